@@ -1,6 +1,6 @@
-// What tuning costs a program with several kinds of ops in its first minute. In each step a rank computes, exchanges
-// with its neighbours in a ring and in a grid, sums up a vector, gathers by a collective without headers (which
-// stands for a library's), and takes part in two pipelines: one passes activations on, the other returns gradients.
+// The cost of tuning for a program with several kinds of ops, in its first minute. In each step a rank computes,
+// exchanges with its neighbours in a ring and in a grid, sums up a vector, gathers by a collective without headers
+// (like that of a library), and takes part in two pipelines: one passes activations on, the other returns gradients.
 //
 //     first_minute [--ranks 4] [--seconds 60] [--compute_us 1000]
 //

@@ -1,6 +1,6 @@
 // Ops without headers on a virtual clock. Ranks of uneven speed call one op with several sizes; the op finds its
-// configs by rehearsals and switches to them by leases. Measures how often a call had to wait at a gate, and what is
-// sent after the decision.
+// configs by rehearsals and switches to them by leases. Measures how often a call had to wait at a gate, and how many
+// messages are sent after the decision.
 //
 //     lease_gates [--ranks 4] [--sizes 3] [--calls 20000] [--call_ns 20000]
 //
@@ -28,7 +28,7 @@ using namespace parley::bench;
 using namespace parley::runtime;
 using namespace parley::ops;
 
-/// Takes a different time on each rank, as calls do that overlap with other work.
+/// Takes a different time on each rank, like calls that overlap with other work.
 class modelled_algorithm final : public symmetric_config {
  public:
   modelled_algorithm(std::string name, time_ns takes_ns)

@@ -1,6 +1,6 @@
 #pragma once
-/// For a measuring program that is its own job: when started alone, it launches itself as ranks and reads what they
-/// report.
+/// For a measuring program that is its own job: when started alone, it launches itself as ranks and reads their
+/// reports.
 ///
 ///     if (!is_rank()) {
 ///       const auto figures = run_ranks(2, argc, argv);
@@ -67,7 +67,7 @@ inline double figure(const rank_figures& of, const std::string& name) {
   return found->second;
 }
 
-/// Runs `body(job&)` as a rank on a core of its own, with no limit on the rate of trials.
+/// Runs `body(job&)` as a rank on its own core, with no limit on the rate of trials.
 template <class Body>
 int as_rank(const Body& body, ops::job_options options = {}) {
   pin_to_core(int(transports::from_environment().value().rank));

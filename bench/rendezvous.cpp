@@ -60,7 +60,7 @@ class participant {
 using moment = std::atomic_ref<std::int64_t>;
 constexpr std::int64_t ready = -1;
 
-/// Runs a client in a process of its own until the last client has joined.
+/// Runs a client in its own process until the last client has joined.
 [[noreturn]] void be_a_client(rendezvous_options o, const job_key& key, const int (&go)[2], const int (&end)[2],
                               moment joined_at) {
   die_with_parent();

@@ -1,6 +1,6 @@
 #pragma once
-/// The sizes and repetitions of bench/exchange.cpp and peers/mpi_exchange.cpp, which must be equal, and what their
-/// ranks report besides the median time of a size. columns.py makes tables of it.
+/// The sizes and repetitions of bench/exchange.cpp and peers/mpi_exchange.cpp, which must be equal, and the further
+/// times that their ranks report in addition to the median time of a size. columns.py makes tables of them.
 #include <parley/bench/measure.hpp>
 
 #include <algorithm>

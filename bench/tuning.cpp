@@ -1,5 +1,5 @@
-// What tuning costs while a pipeline runs. Every stage computes and passes an activation on, and the edges find their
-// config with those activations. The counterpart of peers/mpi_tuning.cpp, which stops the program meanwhile.
+// The cost of tuning while a pipeline runs. Every stage computes and passes an activation on, and the edges find their
+// config with those activations. The counterpart of peers/mpi_tuning.cpp, which stops the program while it tunes.
 //
 //     tuning --only cost [--ranks 4]     per cent of the wall time of the first `--microbatches`
 //     tuning --only lost [--ranks 2]     the time itself

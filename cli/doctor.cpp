@@ -77,7 +77,7 @@ finding shared_memory() {
               (free_mib < 64 ? "; that is little: start the container with a larger --shm-size" : "")};
 }
 
-// Tries what one rank does to another: a process reads the memory of a process that is not its child.
+// Tries an access that ranks make to each other: a process reads the memory of a process that is not its child.
 int read_from_a_sibling() {
   static volatile char secret = 7;
   const pid_t owner = ::fork();

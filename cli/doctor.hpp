@@ -4,7 +4,7 @@
 
 namespace parley::cli {
 
-/// Returns status 0 always: the command reports, and does not judge.
+/// Always returns status 0, because the command only reports.
 int doctor(output_format format);
 
 }  // namespace parley::cli

@@ -21,10 +21,11 @@ using runtime::rank_id;
 
 namespace {
 
-/// Below the ports that a system gives to programs by itself.
+/// A random port below the range from which the system picks ports for programs.
 std::uint16_t some_port() { return static_cast<std::uint16_t>(20'000 + std::random_device{}() % 12'000); }
 
-/// Variables that are set here and used there. The launcher there replaces those that name a rank's place in a job.
+/// The variables that are set on this host and passed on to the ranks' hosts. The launchers there replace variables that give a rank its
+/// place in a job.
 std::string variables_for_ranks() {
   std::string all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -106,13 +107,13 @@ int run_on_hosts(const remote_job& job) {
   there += " --host \"$host\" --";
   for (const std::string& word : job.command) there += " " + as_one_word(word);
 
-  // Each process is an ssh; PARLEY_RANK from the launcher tells it which host is its own.
+  // Each process that this starts is an ssh; the launcher's PARLEY_RANK tells it which host to connect to.
   transports::launch_options o;
   o.ranks = hosts;
   o.noun = "host";
   o.prefix = transports::line_prefix::none;
   o.input = transports::job_key::generate().hexadecimal() + "\n";
-  o.grace_ns = 5'000'000'000;  // the launcher there gives its ranks their own grace time
+  o.grace_ns = 5'000'000'000;  // each host's launcher also gives its ranks grace time
   o.timeout_ns = job.timeout_ns;
   o.command = {"sh", "-c",
                "what=$1; shift; shift \"$PARLEY_RANK\"; exec " + job.ssh + " \"$1\" \"host=$PARLEY_RANK; $what\"", "sh",

@@ -6,9 +6,9 @@
 ///     node2 slots=4
 ///
 /// A line is a host, with the largest number of ranks that it accepts (`slots=4`, or `node1:4`); text behind `#` is a remark. All hosts
-/// get the same number of ranks. On each of them ssh starts this very program, by its path here and in the current folder, with the
-/// variables PARLEY_*, UCX_* and NCCL_* that are set here. The job's key also reaches them by ssh, so that no file holds it. If the
-/// connection of a host ends, the host's ranks end.
+/// get the same number of ranks. On each host ssh starts this program again, by the same path and in the same folder as here, with the
+/// variables PARLEY_*, UCX_* and NCCL_* that are set here. The job's key also reaches the hosts by ssh, so that no file holds it. If the
+/// connection to a host ends, the host's ranks end.
 #include <parley/identifiers.hpp>
 
 #include <optional>
@@ -36,11 +36,11 @@ struct remote_job {
   runtime::time_ns timeout_ns = runtime::never;
 };
 
-/// Starts the ranks. Returns the status of the first host that failed, which is that of its first rank that failed. Throws `text_error`
-/// if the ranks do not fit on the hosts.
+/// Starts the ranks. Returns the status of the first failed host, which is the status of that host's first failed rank. Throws
+/// `text_error` if the ranks do not fit on the hosts.
 int run_on_hosts(const remote_job& job);
 
-/// Quotes a text so that a shell takes it for one word.
+/// Quotes a text so that a shell reads it as one word.
 std::string as_one_word(std::string_view word);
 
 }  // namespace parley::cli

@@ -1,5 +1,5 @@
 #pragma once
-/// Ctrl-C during `parley tune`: SIGINT and SIGTERM end the work, not the process, so that what was learned is kept.
+/// Ctrl-C during `parley tune`: SIGINT and SIGTERM end the work, not the process, so that its results are kept.
 ///
 ///     interruption stopped(loop.io(), [&] { work.stop(); }, [&](int signal) { report(); });
 ///     runtime::run(loop, work.run());            // throws `cancelled`

@@ -58,7 +58,7 @@ std::uint64_t default_of(const op_spec& op) {
   return op.configs.empty() ? op.group_configs.front()->digest() : op.configs.front()->digest();
 }
 
-/// An edge, or a group of a collective: its ranks agree on their own.
+/// An edge, or a group of a collective. Each makes its own agreement.
 struct known_part {
   const op_spec* op = nullptr;
   std::vector<rank_id> ranks;  ///< the sender, or leader, first
@@ -98,7 +98,7 @@ const op_spec* op_named(const spec& job, std::string_view name) {
 struct seen_invocation {
   const flight_record* sender = nullptr;  ///< or the leader's record
   const flight_record* other =
-      nullptr;  ///< of a receiver or worker; of one that ran another config than the sender, if there is one
+      nullptr;  ///< of a receiver or worker; preferably the record of one that ran another config than the sender
   std::vector<rank_id> others;  ///< the receiver, or the workers
   bool twice = false;           ///< a rank recorded it twice
   bool differ = false;          ///< two workers ran different configs
@@ -268,7 +268,7 @@ json::array agreements_in(const spec& job, const rank_reports& reports, const st
 }  // namespace
 
 joined_flights join_flights(const spec& job, std::span<const flight_records> of_ranks) {
-  // Rehearsals have invocation numbers of their own, apart from the user's.
+  // Rehearsals have their own invocation numbers, separate from those of the user's calls.
   using identity = std::tuple<std::uint64_t, std::uint64_t, bool, std::uint32_t, std::uint64_t>;
   std::map<identity, seen_invocation> all;
   joined_flights joined;

@@ -5,8 +5,8 @@
 ///     seen.mismatches;                        // 0, or the program is wrong
 ///     json::object document = summarize(job_spec, reports);
 ///
-/// A mismatch is an invocation, or a rehearsal, whose ranks ran different configs, or one that a rank ran twice. A record
-/// without its counterpart, because a rank failed or died before it could tell, is counted apart, as unpaired.
+/// A mismatch is an invocation or rehearsal that ranks ran with different configs, or that a rank ran twice. A record without
+/// its counterpart, because a rank failed or died before it reported, is counted separately, as unpaired.
 #include <parley/cli/spec/spec.hpp>
 #include <parley/runtime/record/flight_recorder.hpp>
 
@@ -38,8 +38,8 @@ struct stream_run {
   std::uint64_t count = 0;
 };
 
-/// How the invocations of one edge, or group, and key went on, in their order, from the records of its sender or leader. `id` is that of its
-/// declaration.
+/// The invocations of one key on an edge or group, in their order, from the records of its sender or leader; consecutive invocations of one
+/// kind are one run. `id`: the declaration's id.
 std::vector<stream_run> stream_of(const op_spec& op, std::uint64_t id, const std::string& key,
                                   const flight_records& of_sender, std::optional<std::uint64_t> until_agreement);
 /// `c0 x12, trials x31, chunked(chunk_bytes=1048576 in_flight=4) x157`; long ones are shortened in their middle.

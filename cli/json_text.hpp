@@ -1,11 +1,11 @@
 #pragma once
-/// A JSON file as people write it: the parsed value, and where in the text each part of it stands.
+/// A JSON file that people have written: the parsed value, and the place of each of its parts in the text.
 ///
 ///     const json_text file("spec.json", text);                    // throws text_error: spec.json:3:7: …
 ///     file.value_at("/ops/0/name");                               // offset of that value
 ///     throw file.error(file.key_at("/ops/0/nmae"), "unknown key \"nmae\"");
 ///
-/// A key that stands twice in one object is an error, too, because half of it would be ignored silently.
+/// A key that occurs twice in one object is also an error, because one of the two values would be silently ignored.
 #include <boost/json/value.hpp>
 
 #include <cstddef>

@@ -180,7 +180,7 @@ struct run_words {
   std::string rendezvous;
   bool told_by_input = false;
   std::string hostfile;
-  std::string ssh = "ssh -o BatchMode=yes";  // BatchMode: asks nobody for a password
+  std::string ssh = "ssh -o BatchMode=yes";  // BatchMode: never asks for a password
 };
 /// The options that each host's own launcher needs.
 std::vector<std::string> options_there(const run_words& words) {
@@ -270,7 +270,7 @@ void name_unknown_results_command(const std::string& word) {
 }
 
 int command(int argc, char** argv) {
-  // What follows `--` belongs to another program, whatever it looks like.
+  // All words behind `--` belong to another program.
   char** const end = argv + argc;
   char** const dashes = std::find(argv, end, std::string_view("--"));
   const std::vector<std::string> behind(dashes == end ? end : dashes + 1, end);

@@ -1,11 +1,11 @@
 #pragma once
-/// Keeps the output of each rank of a job in files of its own: FOLDER/rank-0.out, FOLDER/rank-0.err and so on.
+/// Keeps the output of each rank of a job in separate files: FOLDER/rank-0.out, FOLDER/rank-0.err and so on.
 ///
 ///     output_folder kept("run-7");                                  // makes the folder
 ///     kept.take(0, output_stream::out, "hello");
 ///
-/// A rank's file is made with its first line. Each line is in the file at once. Existing files are replaced. The constructor throws
-/// `text_error`. If a file cannot be written later, the job goes on without it, and `lost` says why.
+/// A rank's file is made with its first line. Each line is written to the file at once. Existing files are replaced. The constructor throws
+/// `text_error`. If a file cannot be written later, the job continues without it, and `lost` says why.
 #include <parley/identifiers.hpp>
 #include <parley/transports/launch/launcher.hpp>
 
@@ -22,7 +22,7 @@ class output_folder {
  public:
   explicit output_folder(std::filesystem::path folder);
   void take(runtime::rank_id rank, transports::output_stream kind, std::string_view line);
-  /// What could not be written, and why; empty: all is there.
+  /// The output that could not be written, and why; empty: everything was written.
   const std::string& lost() const noexcept { return lost_; }
 
  private:

@@ -44,7 +44,7 @@ void progress_display::on_report(rank_id rank, const json::object& progress) {
 }
 
 std::string progress_display::status() const {
-  // The slowest rank says how far the job is; ranks that have not reported yet do not count.
+  // The slowest rank determines the job's progress; ranks that have not reported yet do not count.
   double furthest_behind = 1;
   state sum;
   for (const state& s : ranks_) {

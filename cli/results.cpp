@@ -32,14 +32,14 @@ void complain(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str
 void say(const std::string& text) { std::printf("%s\n", text.c_str()); }
 void print(const json::object& document) { std::printf("%s\n", json::serialize(document).c_str()); }
 
-/// A file that was read, or why it could not be.
+/// A file that was read, or the reason why it could not be read.
 struct read_file {
   std::string path;
   std::optional<parsed_results> content;
   std::string why_not;
 };
 
-/// A user who gives the name that the job was given means the files of the job's ranks: says so.
+/// A hint for a user who names the file that the job's settings name, while only the files of the job's ranks exist. Empty otherwise.
 std::string files_of_ranks(const std::string& path) {
   const std::string of_rank_0 = tuning::name_with_ordinal(path, 0);
   std::error_code unreadable;
@@ -107,7 +107,7 @@ void show(const read_file& f) {
   say(aligned(validators, 3) + aligned(entries, 3));
 }
 
-/// True for a file that has only kernels, which hold for any number of ranks.
+/// True for a file with results of kernels only, which are valid for any number of ranks.
 bool is_of_kernels(const tuning::results_file& file) {
   const auto& entries = file.entries();
   const auto names_world = [](const tuning::validator& v) { return v.name == world_validator; };
@@ -138,11 +138,11 @@ verdict judge(const read_file& f, std::optional<runtime::rank_id> world) {
   if (!f.content) return {status_wrong, f.why_not};
   const auto why = tuning::compare_validators(f.content->file.validators(), wanted(*f.content, world));
   const std::string text = why ? f.path + ": " + why->text : "";
-  if (f.content->skipped_lines != 0) return {status_wrong, text};  // those that `merge` refuses
+  if (f.content->skipped_lines != 0) return {status_wrong, text};  // `merge` refuses such files
   return {why ? status_not_for_here : 0, text};
 }
 
-/// All files merged into one, and complaints about those that were left out.
+/// All files merged into one, and complaints about the files that were left out.
 struct joined_files {
   tuning::results_file file;
   std::vector<std::string> complaints;

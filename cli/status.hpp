@@ -4,7 +4,7 @@
 
 namespace parley::cli {
 
-/// timeout(1) uses this status, too.
+/// timeout(1) also uses this status.
 inline constexpr int status_out_of_time = 124;
 
 inline int status_of(const transports::launch_end& end) {

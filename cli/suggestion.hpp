@@ -1,5 +1,5 @@
 #pragma once
-/// The word that somebody may have meant who has misspelt one:
+/// The word that a user probably meant by a misspelt word:
 ///
 ///     suggestion("tnue", {"run", "tune"});      // `; did you mean `tune`?`, or nothing where no word is like it
 #include <algorithm>

@@ -87,7 +87,7 @@ std::string what_candidates_took(const agreements& of_edge) {
   return "\n" + aligned(all, 1);
 }
 
-/// One line per key: who proposed the winner, what each rank measured of it, and why it won.
+/// One line per key: the rank that proposed the winner, each rank's times of it, and the reason why it won.
 std::string why_it_won(const agreements& of_edge) {
   std::string lines;
   for (const json::object* a : of_edge) {
@@ -97,7 +97,7 @@ std::string why_it_won(const agreements& of_edge) {
     const json::value* own = winner == nullptr ? nullptr : winner->if_contains("ranks");
     if (own != nullptr) {
       for (const json::value& r : own->as_array()) {
-        const json::value* const ran = r.as_object().if_contains("ran");  // what the rank ran in a mixture
+        const json::value* const ran = r.as_object().if_contains("ran");  // the config that the rank ran in a mixture
         ranks += fmt::format(", {} on rank {}{}", duration(r.at("time_ns")), count(r.at("rank")),
                              ran == nullptr ? "" : " with " + text(*ran));
       }

@@ -15,7 +15,8 @@ std::string aligned(const table_rows& all, std::size_t left);
 /// `0->1` in an agreement of the document: its sender and its receiver, or all ranks of its group.
 std::string ranks_of(const boost::json::object& agreement);
 
-/// For each edge or group: what each key agreed on, what its candidates took, and which microbatches were trials; then the job as a whole.
+/// For each edge or group: each key's agreed config, the times of its candidates, and the microbatches that were trials; then the whole
+/// job.
 std::string tables(const boost::json::object& document);
 
 }  // namespace parley::cli

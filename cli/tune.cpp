@@ -62,7 +62,7 @@ struct ran_job {
   std::uint64_t seed = 0;  // of the latest simulated run; if one failed, that one
   std::uint64_t seeds = 0;
   simulation::coverage messages{};       // of all simulated runs
-  std::optional<device_times> measured;  // what their times come from
+  std::optional<device_times> measured;  // the source of their times
 };
 
 ran_job run_job(const spec& job, const tune_settings& s) {
@@ -83,7 +83,7 @@ ran_job run_job(const spec& job, const tune_settings& s) {
   transports::launch_options options;
   options.ranks = job.ranks;
   options.command = rank_command(s, job.ranks);
-  // The command line overrides the environment, which overrides what a program sets.
+  // The command line overrides the environment, which overrides the program's settings.
   options.environment = {{"PARLEY_RESULTS", s.results_path}, {"PARLEY_TUNING", s.trials ? "1" : "0"}};
   options.on_line = [&](rank_id r, transports::output_stream, std::string_view line) {
     display.line(fmt::format("[rank {}] {}", r, line));
@@ -182,7 +182,7 @@ learned_results learned(const rank_reports& reports) {
     }
     for (const json::value& e : results.at("superseded").as_array()) all.superseded.push_back(entry_in(e));
   }
-  // Decisions of this job come first, then entries of ranks that only remember a key and have not met it this time.
+  // Decisions of this job come first, then entries of ranks that only remember a key and did not use it in this job.
   for (const char* part : {"learned", "entries"}) {
     for (const auto& report : reports) {
       if (!report) continue;
@@ -192,7 +192,7 @@ learned_results learned(const rank_reports& reports) {
   return all;
 }
 
-/// Adds what was learned to the file. A file that is not this job's, or cannot be read, stays as it is.
+/// Adds the new results to the file. A file that belongs to another job, or cannot be read, stays unchanged.
 ops::kept_results keep(const std::string& path, const learned_results& more) {
   std::random_device random;
   const std::uint64_t unique = std::uint64_t{random()} << 32U | random();
@@ -214,7 +214,7 @@ json::object results_part(const ops::kept_results& k, const std::string& why_not
           {"why_not", why_not}};
 }
 
-/// As a results file names it.
+/// The agreement's name in a results file.
 std::string entry_of(const json::object& agreement) {
   std::string entry = agreement.at("op").as_string().c_str();
   for (const json::value& r : agreement.at("participants").as_array())
@@ -223,7 +223,7 @@ std::string entry_of(const json::object& agreement) {
   return entry;
 }
 
-/// A decision out of a results file was timed when it was made.
+/// Decisions from a results file were timed when they were made: takes the times from the file.
 void fill_in_remembered_times(json::object& document, const tuning::results_file& file) {
   for (json::value& v : document.at("agreements").as_array()) {
     json::object& a = v.as_object();
@@ -246,7 +246,7 @@ std::uint64_t mismatches_in(const json::object& document) {
   return document.at("mismatches").to_number<std::uint64_t>();
 }
 
-/// True if there is more than the default to choose from for that size.
+/// True if that size has a choice of several configs.
 bool has_choice(const json::value& agreement) {
   const json::array& all = agreement.at("candidates").as_array();
   const auto counts = [](const json::value& c) {
@@ -257,14 +257,14 @@ bool has_choice(const json::value& agreement) {
 
 bool is_decided(const json::value& agreement) { return agreement.at("decided").as_bool(); }
 
-/// A size with only the default to run is decided from the start; that is no finding while other sizes wait for a decision.
+/// A size with the default alone is decided from the start, so it does not count while other sizes wait for a decision.
 bool decided_anything(const json::object& document) {
   const json::array& all = document.at("agreements").as_array();
   if (!all.empty() && std::all_of(all.begin(), all.end(), is_decided)) return true;
   return std::any_of(all.begin(), all.end(), [](const json::value& a) { return is_decided(a) && has_choice(a); });
 }
 
-/// True if the run was to find something out: trials may be made, and may cost something.
+/// True if the run should decide something: trials are allowed, and may cost something.
 bool is_to_decide(const tune_settings& s) { return s.trials && s.budget.value_or(1) > 0 && s.seeds == 1 && !s.weather; }
 
 std::string why_undecided(const spec& job, const json::object& document, const tune_settings& s) {
@@ -347,7 +347,7 @@ int run_and_tell(const tune_options& o) {
   const bool interrupted = ran.end.signal != 0;
   if (interrupted) status = status_of_signal(ran.end.signal);
 
-  // What ranks agreed on before one of them died is still valid; what was seen to be wrong is not kept.
+  // Agreements from before a rank's death are still valid. Results are not kept if a mismatch or wrong outputs were found.
   const bool sound = paired && !document.at("outputs_differ").as_bool();
   const std::string& path = o.settings.results_path;
   ops::kept_results results;

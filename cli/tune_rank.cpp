@@ -46,7 +46,7 @@ using runtime::task;
 namespace {
 
 constexpr runtime::time_ns progress_every_ns = 200'000'000;
-constexpr runtime::time_ns settle_within_ns = 5'000'000'000;  // on a busy machine ranks come to it late
+constexpr runtime::time_ns settle_within_ns = 5'000'000'000;  // on a busy machine ranks begin to settle late
 constexpr std::size_t fewest_flight_records = 4'096;
 constexpr runtime::time_ns weather_ns = 50'000'000;  // how long bad weather lasts, from the start
 constexpr runtime::time_ns longest_jitter_ns = 200;  // of simulated links: a fifth of their latency
@@ -60,7 +60,7 @@ runtime::time_ns wall_clock() {
 /// JSON has no infinity: a time that was not measured becomes null.
 json::value finite(double ns) { return std::isfinite(ns) ? json::value(ns) : json::value(nullptr); }
 
-/// True if a config was agreed on and is in force, also while the key is searched again.
+/// True if the ranks have agreed on a config and use it, also while the key is searched again.
 bool decided(const search& c) { return c.is_decided() || c.number() > 1; }
 
 const actors::decision_record* record_of(const ops::edge_agreement& e, const search& c) {
@@ -70,7 +70,7 @@ const actors::decision_record* record_of(const ops::edge_agreement& e, const sea
   return at == e.decisions->end() ? nullptr : &*at;
 }
 
-/// Adds what the decision's evidence has beyond the aggregate: who proposed the candidate, and what each rank measured.
+/// Adds details of the decision's evidence: the rank that proposed the candidate, and the times that each rank measured.
 void add_evidence(json::object& candidate, const actors::decision_record* d, std::uint64_t digest,
                   const actors::assignment& a) {
   if (d == nullptr) return;
@@ -84,13 +84,13 @@ void add_evidence(json::object& candidate, const actors::decision_record* d, std
         {"rank", r.rank}, {"time_ns", finite(r.time_ns)}, {"repetitions", r.repetitions}, {"status", r.status}};
     const auto ran = std::find(a.candidates().begin(), a.candidates().end(), r.ran);
     if (r.ran != digest && ran != a.candidates().end())
-      own["ran"] = a.ids()[static_cast<std::size_t>(ran - a.candidates().begin())];  // what the rank ran in a mixture
+      own["ran"] = a.ids()[static_cast<std::size_t>(ran - a.candidates().begin())];  // its config in a mixture
     ranks.push_back(std::move(own));
   }
   candidate["ranks"] = std::move(ranks);
 }
 
-/// Names the reason why a candidate must not run for this key, whether it was measured or not.
+/// Names the reason why a candidate must not run for this key, even if the candidate was measured.
 void add_exclusion(json::object& candidate, const search& c, std::size_t index) {
   for (const exclusion& e : c.excluded()) {
     if (e.candidate != index) continue;
@@ -119,7 +119,7 @@ json::array candidates_of(const search& c, const actors::assignment& a, const ac
   return list;
 }
 
-/// The configs that are no candidates because some rank lacks them.
+/// The configs that are not candidates because some rank lacks them.
 json::array lacking_in(const actors::decision_record* d) {
   json::array list;
   if (d == nullptr) return list;
@@ -129,7 +129,7 @@ json::array lacking_in(const actors::decision_record* d) {
   return list;
 }
 
-/// The calls since the decision that ran another config, by what the decided config lacked.
+/// The calls since the decision that ran another config, counted by the need of the decided config that was not met.
 json::object others_of(const search& c) {
   json::object all;
   for (const auto& [need, calls] : c.runs_of_others()) all[std::string(need)] = calls;
@@ -286,10 +286,10 @@ json::object final_report(ops::rank& self, const runtime::link& wire, const spec
 }
 
 ops::rank_settings settings_for(const tune_settings& s, const spec& job) {
-  // The environment of `parley tune` also holds for ranks in its process; ranks in processes of their own read it once more.
+  // The environment of `parley tune` also applies to ranks in its process; ranks in separate processes read it once more.
   ops::rank_settings all = ops::heed_environment({}, &ops::own_variable).settings;
   all.results_path = s.results_path;
-  // The command keeps what all ranks have learned, unless it is killed itself: then each rank's own file has it.
+  // The command keeps the results of all ranks. If it is killed itself, they are in each rank's own file.
   all.write_results_soon = s.housing == rank_housing::processes;
   all.policy = s.trials ? actors::tuning_policy::online : actors::tuning_policy::off;
   if (s.budget) all.plan.budget_fraction = *s.budget;
@@ -544,7 +544,7 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const device_
   std::vector<std::unique_ptr<housed_rank>> ranks;
   housed_end end;
   runtime::time_ns ended_ns = 0;
-  // Link delays that vary a little, as the seed decides.
+  // Link delays that vary a little, depending on the seed.
   simulation::tape jitter;
   if (s.weather) {
     jitter = simulation::rough_weather(job.ranks, s.seed, weather_ns);
@@ -558,7 +558,7 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const device_
   simulation::world all(o, &links);  // declared after `ranks`, so that it ends before them
   simulation::scenario as_played;
   as_played.ranks = job.ranks;
-  as_played.must_decide = false;  // a spec ends when its messages are through
+  as_played.must_decide = false;  // a spec ends after its last message
   simulation::run_record record;
   record.play = &as_played;
   record.faults = &jitter;
@@ -582,7 +582,7 @@ housed_end tune_simulated(const spec& job, const tune_settings& s, const device_
     on_report(r, final_report(all[r], all.network()[r], job, ranks[r]->work, ended_ns, end.error));
   if (end.error.empty()) {
     links.calm();
-    idle.run_to(all.stage().now() + settle_within_ns);  // so that what was decided last reaches all ranks
+    idle.run_to(all.stage().now() + settle_within_ns);  // so that the last decision reaches all ranks
   } else {
     jitter.mishaps.push_back({.what = simulation::mishap::kind::crash});  // the ranks did not get to the end
   }

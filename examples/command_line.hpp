@@ -37,8 +37,8 @@ class command_line {
   void some_of(const std::string& name, std::vector<std::string>& words, const std::string& what);
   void flag(const std::string& name, bool& value, const std::string& what);
 
-  /// Reads the program's own `words`. Returns the exit status if the program must stop here (`--help` or an error),
-  /// and nothing if it may run.
+  /// Reads the program's own `words`. Returns the exit status if the program must stop here (`--help` or an error), or
+  /// nothing if it may run.
   std::optional<int> read(const char* path, std::vector<std::string> words);
   int run(int argc, char** argv, parley::ops::rank_function rank_main);
 

@@ -41,7 +41,7 @@ def name(a):
     return a["op"], a["sender"], a["receiver"], a["key"]
 
 
-# What rests on few trials is searched for again, ten seconds after the second run begins.
+# Decisions that are based on few trials are searched again, ten seconds after the second run begins.
 thin = {name(a) for a in first["agreements"] if a["confidence"] == "thin"}
 but = f", but for {len(thin)} of 15 keys, which rest on few" if thin else ""
 

@@ -1,4 +1,4 @@
-// A rank dies, is started again, and the job goes on. Rank 0 counts with the help of rank 1, which kills itself
+// A rank dies, is started again, and the job continues. Rank 0 counts with the help of rank 1, which kills itself
 // half-way.
 //
 //     parley run -n 2 --restarts 1 ./restarting

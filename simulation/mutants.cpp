@@ -72,7 +72,7 @@ struct by_arrival final : wire_tap {
   std::map<std::tuple<std::uint64_t, std::uint64_t, rank_id, std::uint32_t, bool>, std::uint32_t> next;
 };
 
-// A rank that takes every message for one of its own job and generation.
+// A rank that treats every message as one of its own job and generation.
 struct any_generation final : wire_tap {
   void on_send(const parcel& p, const fate&) override {
     // A rank sends messages of its own generation.
@@ -101,11 +101,11 @@ struct any_generation final : wire_tap {
   std::map<std::pair<rank_id, rank_id>, std::uint64_t> sessions;
 };
 
-// Remembers the first word on each key, so that ranks of an op in a later generation take that word for the current one.
+// Remembers the first message about each key, so that ranks of an op in a later generation get that message in place of the current one.
 template <class Key, class Word>
 class said_before {
  public:
-  /// The first word, if it is of an earlier generation, or null.
+  /// The first message if it is of an earlier generation, otherwise null.
   const Word* find(const Key& of, std::uint64_t generation, const Word& now) {
     const auto [at, fresh] = first_.try_emplace(of, generation, now);
     const auto& [its, word] = at->second;
@@ -116,7 +116,7 @@ class said_before {
   std::map<Key, std::pair<std::uint64_t, Word>> first_;
 };
 
-// A worker that rejoins with the assignment of the generation before.
+// A worker that rejoins with the assignment of the previous generation.
 struct old_assignment final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_stamp(p, [&](stamp& s) {
@@ -129,7 +129,7 @@ struct old_assignment final : wire_tap {
   said_before<std::tuple<std::uint64_t, rank_id, std::uint32_t>, std::uint64_t> before;
 };
 
-// A leader that goes on with a rank's reports of trials from before that rank's restart.
+// A leader that keeps using a rank's reports of trials from before that rank's restart.
 struct old_rows final : wire_tap {
   bool on_deliver(parcel& p) override {
     runtime::frame_header h;
@@ -159,7 +159,7 @@ struct failed_is_fast final : wire_tap {
   }
 };
 
-// A leader that never learns that a config failed on another rank: it takes the trial for one that a caller cancelled.
+// A leader that never learns that a config failed on another rank: it treats the trial as cancelled by its caller.
 struct quarantine_forgotten final : wire_tap {
   bool on_deliver(parcel& p) override {
     if (type_of(p) == "nack") return false;
@@ -170,7 +170,7 @@ struct quarantine_forgotten final : wire_tap {
   }
 };
 
-// A leader that takes the fastest participant of each repetition for all of them.
+// A leader that uses the time of the fastest participant of each repetition, not of the slowest.
 struct min_for_max final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::report>(p, [](actors::report& r) {
@@ -193,7 +193,7 @@ struct claims_all final : wire_tap {
   std::vector<std::uint64_t> known;
 };
 
-// A receiver that ends its receive when it revokes the credit, even if the sender answers that its put has begun.
+// A receiver that ends its receive when it revokes the credit, even if the sender replies that its put has begun.
 struct early_return final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::revoked>(p, [](actors::revoked& r) { r.next = 0; });
@@ -201,7 +201,7 @@ struct early_return final : wire_tap {
   }
 };
 
-// A worker that runs the config that it was told before, instead of the one that belongs to the invocation.
+// A worker that runs the config of the previous message, instead of the config that belongs to the invocation.
 struct previous_look_ahead final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_stamp(p, [&](stamp& s) {
@@ -230,7 +230,7 @@ struct other_stamp final : wire_tap {
   std::map<std::uint64_t, std::uint64_t> last;
 };
 
-// A participant that takes another candidate for the winner.
+// A participant that treats another candidate as the winner.
 struct old_decision final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::decide>(p, [&](actors::decide& d) {
@@ -240,7 +240,7 @@ struct old_decision final : wire_tap {
   }
 };
 
-// Participants that go on past the gate that they have promised: the leader receives an earlier promise.
+// Participants that run past the gate that they have promised: the leader receives an earlier promise.
 struct no_gate final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::lease_reply>(p, [](actors::lease_reply& r) { r.from = 0; });
@@ -309,7 +309,7 @@ struct log_lost final : wire_tap {
   }
 };
 
-// A participant that acknowledges an entry before it is there.
+// A participant that acknowledges an entry before it has arrived.
 struct early_acknowledgement final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::lease_reply>(p, [](actors::lease_reply& r) {
@@ -319,7 +319,7 @@ struct early_acknowledgement final : wire_tap {
   }
 };
 
-// A merge that takes every config that any rank knows, and participants that claim to have warmed configs that they cannot run.
+// A merge that accepts every config that any rank knows, and participants that claim to have warmed configs that they cannot run.
 struct outside_intersection final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::offer>(
@@ -329,7 +329,7 @@ struct outside_intersection final : wire_tap {
   claims_all claims;
 };
 
-// A receiver that takes the second copy of a part for another part of the same message.
+// A receiver that counts the second copy of a part as another part of the same message.
 struct repeats_counted final : wire_tap {
   bool on_deliver(parcel& p) override {
     if (!p.copy) return true;
@@ -341,7 +341,7 @@ struct repeats_counted final : wire_tap {
   }
 };
 
-// A receiver that drops all parts of an invocation but the first, as repeats.
+// A receiver that drops all parts of an invocation except the first, as repeats.
 struct parts_dropped final : wire_tap {
   bool on_deliver(parcel& p) override {
     stamp s;
@@ -371,7 +371,7 @@ struct unnumbered_credits final : wire_tap {
   }
 };
 
-// A sender that uses credits of the generation before. It does not in rehearsals, which would find the fault and exclude put.
+// A sender that uses credits of the previous generation, except in rehearsals, which would find the fault and exclude put.
 struct old_credits final : wire_tap {
   bool on_deliver(parcel& p) override {
     runtime::frame_header h;
@@ -388,7 +388,7 @@ struct old_credits final : wire_tap {
   std::map<std::tuple<std::uint64_t, std::uint64_t>, std::pair<std::uint64_t, actors::credit>> first;
 };
 
-// A receiver that refuses data of a generation that it has not joined yet.
+// A receiver that refuses data of a generation which it has not joined yet.
 struct unknown_refused final : wire_tap {
   void on_send(const parcel& p, const fate&) override {
     runtime::frame_header h;
@@ -405,7 +405,7 @@ struct unknown_refused final : wire_tap {
   std::map<std::tuple<std::uint64_t, rank_id>, std::uint64_t> own;
 };
 
-// A sender that puts more than a credit has room for.
+// A sender whose puts are larger than the credit's capacity.
 struct capacity_ignored final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::credit>(p, [](actors::credit& c) { c.capacity += 1'000'000; });
@@ -418,13 +418,13 @@ struct no_poison final : wire_tap {
   bool on_deliver(parcel& p) override { return type_of(p) != "poison"; }
 };
 
-// A receiver that reports a few times how much it has matched, and never again.
+// A receiver that reports only a few times how much it has matched.
 struct matches_lost final : wire_tap {
   bool on_deliver(parcel& p) override { return type_of(p) != "matched" || ++said[p.from] <= 3; }
   std::map<rank_id, int> said;
 };
 
-// A sender for which a revoke voids only the credit of the receive that timed out, not the credits of receives that moved up.
+// A sender for which a revoke cancels only the credit of the receive that timed out, not the credits of receives that moved up.
 struct own_credit final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::credit>(
@@ -446,7 +446,7 @@ struct own_credit final : wire_tap {
   std::map<stream, std::uint64_t> done;  // revoked before
 };
 
-// A receiver that gives a credit while its revoke is unanswered: the last credit counts as given after the revoke.
+// A receiver that sends a credit while its revoke has no reply yet: the last credit counts as sent after the revoke.
 struct credit_during_revoke final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::revoke>(p, [&](actors::revoke& r) {
@@ -459,7 +459,7 @@ struct credit_during_revoke final : wire_tap {
   std::map<std::tuple<rank_id, rank_id, std::uint64_t>, std::uint64_t> asked;
 };
 
-// A receiver that keeps the index of a receive that timed out, so that the message with that index reaches no receive.
+// A receiver in which a timed-out receive keeps its index, so that the message with that index reaches no receive.
 struct index_kept final : wire_tap {
   bool on_deliver(parcel& p) override {
     runtime::frame_header h;
@@ -478,8 +478,8 @@ struct index_kept final : wire_tap {
   std::map<std::tuple<std::uint64_t, std::uint64_t>, std::set<std::uint64_t>> kept;
 };
 
-// A receiver whose later receives do not move up: the index of a receive that timed out is given to the next one posted, so that the two
-// messages after the answer are taken for each other.
+// A receiver in which later receives do not move up: the next posted receive gets the index of the receive that timed out, so that the two
+// messages after the reply reach each other's receives.
 struct given_back_index final : wire_tap {
   bool on_deliver(parcel& p) override {
     runtime::frame_header h;
@@ -511,7 +511,7 @@ struct oversize_never_fits final : wire_tap {
   }
 };
 
-// A coordinator that expects quick answers, and gives a campaign up and begins the next one as soon as an answer is late.
+// A coordinator that expects quick replies. As soon as a reply is late, it gives the campaign up and begins the next one.
 struct impatient final : wire_tap {
   bool on_deliver(parcel& p) override {
     if (p.to != victim) {
@@ -531,7 +531,7 @@ struct impatient final : wire_tap {
   std::map<std::uint32_t, std::uint64_t> begun;
 };
 
-// A receiver that takes any answer for the one to its open revoke, because answers carry no number.
+// A receiver that treats any reply as the reply to its open revoke, because replies carry no number.
 struct answers_unnumbered final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::revoked>(p, [&](actors::revoked& r) { r.number = asked[std::tuple(p.to, p.from, r.stream)]; });
@@ -582,7 +582,7 @@ struct cost_forgotten final : wire_tap {
   }
 };
 
-// Ranks that answer answers.
+// Ranks that reply to replies.
 struct answers_answered final : wire_tap {
   bool on_deliver(parcel& p) override {
     change_body<actors::neighbour_failure>(

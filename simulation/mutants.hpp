@@ -1,5 +1,5 @@
 #pragma once
-/// Broken variants of the protocol, to prove that a checker notices them. parley's own objects stay as they are: a mutant changes the
+/// Broken variants of the protocol, to prove that a checker notices them. parley's own objects stay unchanged: a mutant changes the
 /// messages that a rank sends or receives, or it is a switch of the simulated link, of the programs or of a rank's settings.
 ///
 ///     auto m = make_mutant("matching-by-arrival", …);     // a `wire_tap`
@@ -17,8 +17,8 @@ namespace parley::simulation {
 struct mutant_info {
   std::string_view name;
   std::string_view does;
-  std::string_view scenario;                ///< the scenario that shows it, a file name without its ending
-  std::vector<std::string_view> caught_by;  ///< one of these checkers must name it
+  std::string_view scenario;                ///< the scenario that reveals it: a file name without its ending
+  std::vector<std::string_view> caught_by;  ///< one of these checkers must catch it
 };
 
 std::span<const mutant_info> mutants();

@@ -22,7 +22,7 @@ thread_family::thread_family(std::string_view name)
 
 bool thread_family::has_others() const {
   const std::string self = std::to_string(::gettid());
-  std::error_code none;  // ignored: threads may end meanwhile
+  std::error_code none;  // ignored: threads may end during the search
   for (std::filesystem::directory_iterator at("/proc/self/task", none), end; at != end; at.increment(none)) {
     std::ifstream said(at->path() / "comm");
     std::string name;

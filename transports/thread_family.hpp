@@ -1,5 +1,5 @@
 #pragma once
-/// Finds out whether threads that a library started without reporting them have ended.
+/// Finds out whether a library's threads have ended, if the library does not report them.
 ///
 ///     thread_family mine("nccl abort");   // gives this thread the name; it should be a thread made for this
 ///     library_that_starts_threads();      // on Linux a new thread inherits the name of the thread that starts it

@@ -1,5 +1,5 @@
-// Tests whether the first launch of a kernel blocks work that is enqueued after it while a stream waits with a kernel
-// of its own. Also tests other calls that may make CUDA wait for the device. Uses only CUDA and one GPU.
+// Tests whether the first launch of a kernel blocks work that is enqueued after it, while a stream with a kernel in it
+// waits. Also tests other calls that may make CUDA wait for the device. Uses only CUDA and one GPU.
 //
 //     gpu_first_launches      prints a line per step: its own duration, and the kinds of work that it blocked
 //

@@ -1,14 +1,18 @@
 // The time of a message from NCCL's send on one GPU to the end of its receive on the other, in two processes, and how
-// much of it depends on which side must first hear from the other. Uses only CUDA and NCCL; the ranks signal each
-// other by words in shared memory.
+// much that time depends on which side must first get a signal from the other. Uses only CUDA and NCCL; the ranks
+// signal each other by words in shared memory.
 //
 //     gpu_nccl_pair [--repetitions R]
 //
-// Prints WHEN/COMMUNICATOR/BYTES, each a median; all cases are measured in turns. WHEN is ahead   the receive has
-// been in its stream for some time, as with look-ahead; told    the receiver enqueues it after the sender has
-// signalled that its send is enqueued, as a stamp's header could; asked   the receiver hears of a message, enqueues
-// its receive and asks; then the sender enqueues: parley's `nccl`. COMMUNICATOR is `blocking`, or `free`: a
-// non-blocking one, whose calls continue in a thread of NCCL. parley uses free ones, because they can be aborted.
+// Prints WHEN/COMMUNICATOR/BYTES, each a median; all cases are measured in turns. WHEN is one of:
+//
+//     ahead   the receive has been in its stream for some time, as with look-ahead
+//     told    the receiver enqueues it after the sender has signalled that its send is enqueued, as a stamp could
+//     asked   the receiver gets a signal of a message, enqueues its receive and asks; then the sender enqueues its
+//             send: parley's `nccl`
+//
+// COMMUNICATOR is `blocking`, or `free`: a non-blocking one, whose calls continue in a thread of NCCL. parley uses free
+// ones, because they can be aborted.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>

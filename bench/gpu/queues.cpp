@@ -1,6 +1,6 @@
 // Which copies does a waiting copy block, on two GPUs of one host? Uses only CUDA, in one process. A stream waits for
-// a word that the host writes, and then copies. Copies of every kind follow in streams of their own, and must not
-// wait as well.
+// a word that the host writes, and then copies. Copies of every kind follow in separate streams, and should not have
+// to wait.
 //
 //     gpu_queues      prints a line per kind of waiting copy, with the copies that it blocked
 //

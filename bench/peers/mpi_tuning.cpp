@@ -1,10 +1,10 @@
 // The usual way to tune an operation across ranks, written over MPI as its users write it: gather all ranks' lists of
 // configs, then for each config a barrier, warm-ups, timed runs, and a MAX all-reduce over the world. The program
-// computes nothing meanwhile. Ranks 2k and 2k+1 share an edge on which 2k sends. A config is a chunk size and a
-// number of chunks in flight.
+// computes nothing during that phase. Ranks 2k and 2k+1 share an edge on which 2k sends. A config is a chunk size and
+// a number of chunks in flight.
 //
-// The whole wall time of that phase is lost, because its transfers carry no data of the program. The program then
-// runs `--microbatches` of compute and a transfer with the winner, and prints the share of the loss.
+// The whole wall time of the phase is lost, because its transfers carry no data of the program. The program then runs
+// `--microbatches` of compute and a transfer with the winner, and prints the share of the loss.
 //
 //     mpirun -n 2 mpi_tuning [--bytes N] [--configs 8] [--warm_ups 1] [--repetitions 5] [--microbatches 200]
 //                            [--compute_us 5000] [--keys 1]

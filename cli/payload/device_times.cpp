@@ -68,7 +68,7 @@ class stopwatch {
   transports::cuda_event ended_;
 };
 
-// Senders of a transfer make what they send. All stages of a pipeline multiply their input; the first one also makes it.
+// Senders of a transfer make their payloads. All stages of a pipeline multiply their input; the first one also makes it.
 std::vector<kernel> kernels_of(const spec& job) {
   using name = kernel::name;
   std::vector<kernel> all;

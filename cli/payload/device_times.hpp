@@ -1,12 +1,13 @@
 #pragma once
-/// How long the computations of `parley tune`, and a copy, take on a GPU: measured once, in one process, as the times of virtual ranks
-/// (`--device cuda --sim`).
+/// Measures, once and in one process, how long the computations of `parley tune` and a copy take on a GPU. Virtual ranks then take these
+/// times (`--device cuda --sim`).
 ///
 ///     const device_times seen = measure_device(*find_cuda().value(), /*device=*/0, job);
 ///     runtime::time_ns t = seen.of({.factor = 3}, 1_MiB);              // as long as the kernels of that step took
 ///
-/// Medians of several launches by the device's own clock, each in a stream with nothing else in it. A time goes from one event to the
-/// next, so that the shortest kernels show the cost of events, too. Throws `unavailable`, or `device_failed` with CUDA's message.
+/// The times are medians of several launches by the device's own clock, each in an otherwise empty stream. A time is measured from one
+/// event to the next, so the times of the shortest kernels include the cost of events. Throws `unavailable`, or `device_failed` with CUDA's
+/// message.
 #include <parley/cli/payload/cuda.hpp>
 #include <parley/cli/payload/payload_engine.hpp>
 #include <parley/cli/spec/spec.hpp>
@@ -44,7 +45,7 @@ struct device_times {
   runtime::time_ns copy_ns = 0;  ///< per copy; each byte adds `copy_ns_per_byte`
   double copy_ns_per_byte = 0;
 
-  /// The time that a rank computes for a payload of that size; 0 if no kernel was measured for it.
+  /// The time for which a rank computes on a payload of that size; 0 if no kernel was measured for it.
   runtime::time_ns of(const payload_step& step, std::uint64_t bytes) const noexcept;
   /// Links that move payloads as fast as the device copies them.
   simulation::link_model links() const noexcept;

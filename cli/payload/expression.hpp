@@ -4,9 +4,9 @@
 ///     const expression even("rank % 2 == 0");
 ///     even.evaluate({.rank = 2, .world = 4});       // 1
 ///
-/// Both throw `expression_error`, which says where in the text the fault is and what was expected: the constructor if the text cannot
-/// be parsed, `evaluate` for a division by zero or a number that grows beyond 64 bits. `&&` and `||` evaluate their right side
-/// only when it matters.
+/// Both throw `expression_error`, with the place of the fault in the text and what was expected there. The constructor throws it if
+/// the text cannot be parsed; `evaluate` throws it for a division by zero or a number beyond 64 bits. `&&` and `||` evaluate their
+/// right side only when it matters.
 #include <parley/identifiers.hpp>
 
 #include <cstddef>

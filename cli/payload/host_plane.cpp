@@ -29,7 +29,7 @@ using clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds for_the_message{5};
 constexpr std::chrono::seconds for_all{10};
-// Marks in front of the last text of a process; everything else that it writes comes from UCX.
+// These words precede the last text of a process; everything else that the process writes comes from UCX.
 constexpr std::string_view fine = "\nFINE ";
 constexpr std::string_view failed = "\nFAILED ";
 
@@ -57,7 +57,7 @@ bool exchange(int with, std::span<const std::byte> mine, std::vector<std::byte>&
   return all(::read, with, reinterpret_cast<char*>(theirs.data()), theirs.size());
 }
 
-// Rank 0 sends, rank 1 answers. Prints the outcome on standard output.
+// Rank 0 sends, rank 1 replies. Prints the outcome on standard output.
 void be_one_end(runtime::rank_id rank, int other_end) {
   transports::ucx_link wire({.rank = rank, .world_size = 2});
   const runtime::rank_id peer = 1 - rank;
@@ -112,7 +112,7 @@ end start(runtime::rank_id rank, int other_end, int not_mine) {
   return made;
 }
 
-/// Those that could not be made are none: `kill(-1, …)` would end every process of the user.
+/// Skips processes that could not be started: `kill(-1, …)` would end every process of the user.
 void kill_all(const std::array<end, 2>& both) {
   for (const end& e : both) {
     if (e.process > 0) ::kill(e.process, SIGKILL);
@@ -139,7 +139,7 @@ void listen_to(std::array<end, 2>& both) {
   }
 }
 
-/// From a line `parley: UCX: what (file:line)`, which reports an error (transports/ucx/ucx_log.hpp): what, and where.
+/// Extracts the error and its place from a line `parley: UCX: what (file:line)`, which reports an error (transports/ucx/ucx_log.hpp).
 std::string complaint_of_ucx(std::string_view said) {
   constexpr std::string_view mark = "parley: UCX: ";
   const auto at = said.find(mark);

@@ -8,7 +8,7 @@ namespace parley::cli {
 
 namespace {
 
-// What the first stage gets back: forward through all stages, and backward through all but the first.
+// The gradient that the first stage gets back: forward through all stages, and backward through all stages except the first.
 payload_ramp gradient_of(const ops::pipeline_schedule& s, std::uint64_t number) {
   payload_ramp r = ramp_of(number);
   for (std::uint32_t stage = 0; stage < s.stages; ++stage) r = r * factor_of_stage(stage);

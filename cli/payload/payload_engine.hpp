@@ -1,11 +1,11 @@
 #pragma once
-/// Computes what the ranks of `parley tune` do to their payloads: on the processor, or on a GPU with kernels that make
-/// the same bytes.
+/// Makes, multiplies and hashes the payloads of the ranks of `parley tune`: on the processor, or on a GPU with kernels that
+/// make the same bytes.
 ///
 ///     cuda_engine gpu(*job.gpu(), *job.gpu_memory());
 ///     std::uint64_t digest = co_await engine.run({.number = 7, .makes = true, .factor = 3, .hashes = true}, payload);
 ///
-/// On a GPU a step without a digest ends as soon as its kernels are enqueued: whatever moves the payload next comes after them in
+/// On a GPU a step without a digest ends as soon as its kernels are enqueued: the next transfer of the payload follows them in
 /// stream order (`cuda_copies::after`), so no processor waits for a kernel. Throws `device_failed` with CUDA's message.
 #include <parley/cuda_copies.hpp>
 #include <parley/cuda_space.hpp>

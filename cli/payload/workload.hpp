@@ -5,7 +5,7 @@
 ///     runtime::run(loop, work.run());             // throws what ended it
 ///     work.collected();                           // what came out on this rank, as hashes
 ///
-/// Nothing here knows of tuning: ops are declared and called. The calls that fail, fail the whole rank.
+/// This code does not deal with tuning: it only declares and calls ops. If a call fails, the whole rank fails.
 #include <parley/cli/payload/outputs.hpp>
 #include <parley/cli/payload/parts/part.hpp>
 #include <parley/cli/payload/payload_engine.hpp>
@@ -37,7 +37,7 @@ class workload {
   workload& operator=(const workload&) = delete;
 
   runtime::task<> run();
-  /// Ends `run` with `cancelled`, as soon as the transports have let go of the buffers.
+  /// Ends `run` with `cancelled`, as soon as the transports have released the buffers.
   void stop() noexcept;
   std::vector<outputs> collected() const;
   std::uint64_t steps_done() const noexcept { return done_; }

@@ -8,7 +8,7 @@
 
 namespace parley::cli {
 
-/// `bad_argument` for what it does not know, with what there is.
+/// `bad_argument` for an unknown name or parameter; the text lists the known ones.
 runtime::result<ops::group_config_ptr> named_group_config(std::string_view text);
 
 }  // namespace parley::cli

@@ -15,7 +15,7 @@ namespace parley::cli {
 
 namespace {
 
-constexpr std::uint64_t lane_bytes = sizeof(std::uint16_t);  // what payloads are made of (payload.hpp)
+constexpr std::uint64_t lane_bytes = sizeof(std::uint16_t);  // payloads consist of lanes (payload.hpp)
 
 std::uint64_t byte_size(const place& at) {
   if (!at.is_text()) return at.number("a size", 0, largest_payload);
@@ -71,14 +71,14 @@ std::vector<rank_id> ranks_of_role(const place& at, rank_id world) {
   return ranks;
 }
 
-/// All entries at once, each spread evenly over the whole: the order in which an engine meets them.
+/// Mixes all runs, each spread evenly over the whole: the order in which an engine would call with these sizes.
 std::vector<std::uint64_t> interleaved(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& runs) {
   std::uint64_t total = 0;
   for (const auto& [bytes, count] : runs) total += count;
   std::vector<std::uint64_t> sizes;
   std::vector<std::uint64_t> given(runs.size(), 0);
   while (sizes.size() < total) {
-    // The one that is furthest behind its share of what will have been given.
+    // The run that is furthest behind its share of the sizes so far, the next one included.
     std::size_t next = 0;
     double most_behind = -1;
     for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -140,7 +140,7 @@ std::vector<std::uint64_t> sizes_of(const place& op, std::string_view key, std::
 template <class Config>
 using reader_of_config = runtime::result<Config> (*)(std::string_view text);
 
-// The catalogue of an op, whatever its configs are.
+// The catalogue of an op, for each type of config.
 template <class Config>
 std::vector<Config> catalogue(const place& at, reader_of_config<Config> named) {
   std::vector<Config> configs;
@@ -180,7 +180,7 @@ std::vector<ops::group_config_ptr> group_configs_of(const place& op, ops::collec
   return configs;
 }
 
-// The rank of each stage, or of each part of a schedule: all ranks where the op names none.
+// The rank of each stage, or of each part of a schedule; all ranks if the op names none.
 std::vector<rank_id> stages_of(const place& op, rank_id world) {
   const auto named = op.find("stages");
   if (!named) {
@@ -244,7 +244,7 @@ void read_pairs(const place& at, op_spec& op, rank_id world) {
   op.edges = *paired;
 }
 
-// Of a batch of messages: pairs as they are listed, or a ring.
+// Reads a batch of messages: a list of pairs, or a ring.
 void read_batch(const place& at, op_spec& op, rank_id world) {
   const auto edges = at.find("edges");
   const auto ring = at.find("ring");
@@ -369,7 +369,7 @@ void read_training(const place& at, op_spec& op, rank_id world, std::optional<st
   }
   const std::uint64_t bytes = byte_size(at.at("bytes", R"(how large an activation is, for example "4MiB")"));
   const auto passes = at.at("passes", "how many passes there are").number("passes", 1, most_invocations / each);
-  // As many microbatches as are asked for, in whole passes.
+  // The requested number of microbatches, rounded up to whole passes.
   const std::uint64_t wanted = microbatches ? (*microbatches + each - 1) / each : passes;
   op.sizes.assign(wanted * each, bytes);
   std::set<std::pair<rank_id, rank_id>> edges;

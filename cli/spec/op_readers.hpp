@@ -1,5 +1,5 @@
 #pragma once
-/// Reads one op of a spec: the keys that its kind has, with everything that can be wrong with them.
+/// Reads one op of a spec: the keys of its kind. Reports every kind of mistake in them.
 #include <parley/cli/spec/op_spec.hpp>
 #include <parley/cli/spec/place.hpp>
 

@@ -1,5 +1,5 @@
 #pragma once
-/// One op of a spec: what its ranks send each other, how often, and with which configs.
+/// One op of a spec: the data that its ranks send each other, how often, and with which configs.
 #include <parley/cli/spec/halo_shape.hpp>
 #include <parley/config.hpp>
 #include <parley/group_config.hpp>
@@ -36,9 +36,9 @@ struct op_spec {
   ops::pipeline_schedule schedule;           ///< of a training pipeline
 };
 
-/// True if `parley tune` can run the op on device memory. Host memory does for every op.
+/// True if `parley tune` can run the op on device memory. It can run every op on host memory.
 bool runs_on_devices(op_kind kind) noexcept;
-/// The word for it in a spec.
+/// The word for this kind in a spec.
 std::string_view name(op_kind kind) noexcept;
 /// True if the two ranks exchange messages in that op.
 bool meet(const op_spec& op, rank_id one, rank_id other);

@@ -1,5 +1,5 @@
 #pragma once
-/// One value of a spec's JSON, which knows where in the file it stands:
+/// One value of a spec's JSON, together with its place in the file:
 ///
 ///     const place root(file);                                  // a json_text
 ///     root.expect_object("a spec", {"name", "ops"});
@@ -23,13 +23,13 @@ class place {
  public:
   explicit place(const json_text& file);
 
-  /// `further`: so many characters behind the beginning of the value.
+  /// The error points `further` characters behind the beginning of the value.
   [[noreturn]] void fail(const std::string& what, std::size_t further = 0) const;
   /// Throws unless it is an object whose keys are all in `known`.
   void expect_object(std::string_view what, std::initializer_list<std::string_view> known) const;
-  /// The value of a key of this object; nothing where the key is missing.
+  /// The value of a key of this object; nothing if the key is missing.
   std::optional<place> find(std::string_view key) const;
-  /// `what` says what belongs there, for the error.
+  /// `what` describes the expected value, for the error.
   place at(std::string_view key, std::string_view what) const;
   std::string text(std::string_view what) const;
   bool truth(std::string_view what) const;
@@ -38,7 +38,7 @@ class place {
   bool is_list() const;
   std::uint64_t number(std::string_view what, std::uint64_t least, std::uint64_t most) const;
   std::vector<place> list(std::string_view what) const;
-  /// Whether the characters of `shown` are characters of the file, so that an error can point into the value.
+  /// True if `shown` appears character by character in the file, so that an error can point into the value.
   bool literal(std::string_view shown) const;
 
  private:
@@ -48,7 +48,7 @@ class place {
   std::string pointer_;
 };
 
-/// An error's sentence without its code's name in front, which says nothing about a file.
+/// An error's sentence without the name of its code, which is of no use in an error about a file.
 std::string sentence(const runtime::error& e);
 
 }  // namespace parley::cli

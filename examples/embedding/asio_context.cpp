@@ -43,7 +43,7 @@ int serve() {
 
   exchanged.wait();  // already done; rethrows what the exchange threw, if anything
   neighbours::report(here.self(), "the io_context", own.beats);
-  here.leave();  // otherwise the other ranks are told that this one died
+  here.leave();  // otherwise the other ranks would consider this one dead
   return 0;
 }
 

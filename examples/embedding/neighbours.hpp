@@ -21,12 +21,12 @@ inline parley::transfer_options rows() {
           .configs = {parley::configs::direct(), parley::configs::chunked(64_KiB, /*in_flight=*/4)}};
 }
 
-/// Fills `row` with what `rank` sends in this step.
+/// Fills `row` with the numbers that `rank` sends in this step.
 inline void fill(std::vector<std::uint64_t>& row, parley::rank_id rank, int step) {
   for (std::size_t i = 0; i < row.size(); ++i) row[i] = (std::uint64_t{rank} << 40U) + (std::uint64_t(step) << 20U) + i;
 }
 
-/// Throws if `row` is not what `rank` sent in this step.
+/// Throws unless `row` holds the numbers that `rank` sent in this step.
 inline void check(const std::vector<std::uint64_t>& row, parley::rank_id rank, int step) {
   std::vector<std::uint64_t> expected(row.size());
   fill(expected, rank, step);

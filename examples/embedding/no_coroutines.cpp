@@ -17,7 +17,7 @@ void iterate(parley::job& here) {
     parley::work<std::uint64_t> received = transfer.start_receive(theirs, {.from = peer});
     parley::work<> sent = transfer.start_send(mine, {.to = peer});
 
-    while (!received.test()) ++computed;  // stands for a few inner points; `test` also moves the data on
+    while (!received.test()) ++computed;  // in place of a few inner points; `test` also moves the data on
 
     const std::uint64_t bytes = received.wait();
     sent.wait();

@@ -33,7 +33,7 @@ class gathered_shards {
   /// The rank whose shard arrives as the i-th, counted from 1. 0 returns this rank.
   rank_id source(rank_id i) const noexcept { return memory_.after(i); }
 
-  /// Starts a call after all work that `stream` holds now. That work must include the kernels that make this rank's
+  /// Starts a call after all work that is in `stream` now. That work must include the kernels that make this rank's
   /// shard, and all work that still reads the rows of the previous call.
   void begin(const copy_plan& plan, transports::cuda_stream stream) {
     memory_.begin(plan, stream);

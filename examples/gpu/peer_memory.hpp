@@ -162,7 +162,7 @@ class peer_memory {
   }
   /// Later work in `s` waits for the beginning of the call.
   void follow(transports::cuda_stream s) { must(gpu_, gpu_.wait(s, started_)); }
-  /// Later work in `stream` may overwrite what other ranks pull and what this rank pushes.
+  /// Later work in `stream` may overwrite the shards that other ranks pull and that this rank pushes.
   void end(transports::cuda_stream stream) {
     if (plan_.way == copy_way::push) {
       must(gpu_, gpu_.record(copied_, copies_));
@@ -281,7 +281,7 @@ class peer_memory {
   std::uint32_t call_ = 0;
   std::uint32_t reached_ = 0;                   // the last call that is known to have ended
   std::optional<parley::runtime::error> gone_;  // why a rank was lost, if one was
-  bool released_ = false;                       // streams that waited for it were let go
+  bool released_ = false;                       // streams that waited for it were released
   std::shared_ptr<peer_memory*> told_of_losses_ = std::make_shared<peer_memory*>(this);
 };
 

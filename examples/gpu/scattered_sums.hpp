@@ -32,7 +32,7 @@ class scattered_sums {
 
   /// The rows of a shard that chunk `chunk` covers: the first row and their number.
   std::pair<std::uint64_t, std::uint64_t> rows_of(unsigned chunk) const noexcept { return memory_.rows_of(chunk); }
-  /// The rank whose rows are to be made as the i-th, counted from 1. This rank's own rows come last.
+  /// The rank whose rows must be made as the i-th, counted from 1. This rank's own rows come last.
   rank_id target(rank_id i) const noexcept { return memory_.after(i); }
   /// This rank's part of rank `r`'s rows.
   std::span<std::byte> mine(rank_id r, unsigned chunk) const noexcept {

@@ -104,9 +104,9 @@ class whole_layer {
   /// The number of cuBLASLt algorithms that every rank has for each of the products, at most three.
   std::size_t tiles() const noexcept { return tiles_; }
 
-  /// Returns the number of elements in which a call differs from a single product that this rank makes alone. If
-  /// `first`, also adds the elements in which that product differs from a simple kernel's, and in which NCCL's result
-  /// differs from that product. Results are overwritten first, so that an old result cannot pass.
+  /// Returns the number of elements in which a call's result differs from a single product that this rank makes alone. If
+  /// `first`, also compares that product with a simple kernel's, and NCCL's result with that product, and adds the
+  /// elements that differ. Results are overwritten first, so that an old result cannot pass.
   task<std::uint64_t> wrong(const way_to_do_it& how, std::uint64_t seed, bool first) {
     must(cudaMemsetAsync(count_.data(), 0, sizeof(unsigned long long), main()), "cudaMemset");
     make(seed, numbers_for::checks);
@@ -173,7 +173,7 @@ class whole_layer {
   virtual task<> meet_peers() = 0;
   /// Waits for all calls in that stream; throws `peer_failed` if a rank is gone.
   virtual task<> calls_over(parley::transports::cuda_stream s) = 0;
-  /// Multiplies that many rows of whatever is in memory.
+  /// Multiplies that many rows of the present contents of memory.
   virtual void multiply_once(std::uint64_t rows, std::size_t tile) = 0;
   /// Makes the result of a call with that seed without other ranks, and returns what a simple kernel needs to check
   /// it.

@@ -43,7 +43,7 @@ registered_pair register_paired_op_autotuning(rank& self, const std::string& sen
     auto identity = tuning::parse_config_id(e.config_id);
     if (!identity) runtime::raise({errc::bad_argument, title + ": " + identity.reason().text});
     auto named = std::move(identity).value();
-    // Without a wire class: it is not known here what the two functions do on the wire.
+    // Without a wire class, because this code does not know how the two functions cut a payload.
     op.configs.push_back(paired(std::move(named), e.send, e.receive));
   }
   if (op.configs.empty())

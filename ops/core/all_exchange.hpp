@@ -1,5 +1,5 @@
 #pragma once
-/// Each rank sends one value to all other ranks and receives theirs. An object does so once.
+/// Each rank sends one value to all other ranks and receives theirs. An object serves one such exchange.
 ///
 ///     all_exchange<verdict> said(here, messages, {.self = 1, .ranks = 4, .tag = 7});
 ///     said.say(mine);

@@ -3,7 +3,8 @@
 ///
 ///     throw failure(while_in_flight(*failed_, about));     // `…; invocation 3 was in flight`
 ///
-/// The text names the invocation once: the op may have ended by the failure of the same call on another rank, which names it already.
+/// The text names the invocation once. If the same call failed on another rank and so ended the op, the other rank's error names it
+/// already.
 #include <parley/error.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
 

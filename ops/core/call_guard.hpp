@@ -6,14 +6,15 @@ namespace parley::ops {
 class neighbours;
 
 /// Tells the neighbours when a call fails. It tells them at once, with two exceptions: a call that was cancelled or torn down (the program
-/// may be ending, and its end tells them), and a call that ended because a rank is gone. Then the next call on this rank tells them.
+/// may be ending, and its end tells them), and a call that ended because a rank is gone. In both cases the next call on this rank tells
+/// them.
 class call_guard {
  public:
   explicit call_guard(neighbours* of) noexcept : of_(of) {}
   call_guard(const call_guard&) = delete;
   call_guard& operator=(const call_guard&) = delete;
   ~call_guard();
-  /// Does nothing if `thrown` is null. Else throws it, or the failure on another rank that has ended this call.
+  /// Does nothing if `thrown` is null. Otherwise throws `thrown`, or the failure on another rank that ended this call.
   void end(const std::exception_ptr& thrown);
 
  private:

@@ -32,7 +32,8 @@ inline constexpr std::array<std::string_view, 10> combinations{
     "", "plus", "multiplies", "minus", "bit_and", "bit_or", "bit_xor", "logical_and", "logical_or", "divides"};
 inline constexpr unsigned combination_bits = actors::call_type_tag_bits - 4;
 static_assert(elements.size() <= 16);
-// Types of messages from here up to the program's own (0x8000) mark an activation: the run, and the number of its microbatches.
+// Message types from here up to the program's own types (0x8000) mark an activation: they contain its run and its run's number of
+// microbatches.
 inline constexpr std::uint16_t of_a_run = 0x4000;
 inline constexpr unsigned run_bits = 6;
 inline constexpr unsigned microbatch_bits = 8;
@@ -116,7 +117,7 @@ template <class R>
 concept buffer = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
                  std::is_trivially_copyable_v<std::ranges::range_value_t<R>>;
 
-/// A buffer that a call may read. A temporary that owns its memory, such as a vector, is none: it could end before the call does.
+/// A buffer that a call may read. A temporary that owns its memory, such as a vector, does not qualify: it could end before the call does.
 template <class R>
 concept readable_buffer = buffer<R> && std::ranges::borrowed_range<R>;
 /// A buffer that a call may write to.

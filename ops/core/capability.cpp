@@ -20,7 +20,7 @@ std::string thrown_by(std::string_view question) {
   return asked + (what.text().empty() ? "something that is no std::exception" : "\"" + what.text() + "\"");
 }
 
-// Says what the machine lacks of a config's requirements; empty: nothing.
+// Returns a text about the requirements of the config that the machine does not meet; empty if it meets all.
 std::string what_lacks(const machine* on, const op_config& config, bool by_name = true) {
   if (on == nullptr) return {};
   if (const auto named = on->lets_run(config.identity().name); by_name && !named) return named.reason().text();
@@ -52,7 +52,7 @@ namespace {
       errc::bad_argument, {.op = std::string(op), .rank = self, .config = config.id()}, std::string(op) + ": " + why));
 }
 
-// A misspelt name would be a capability that every machine has, or one that no machine has.
+// Otherwise a misspelt name would silently be a capability that every machine has, or one that no machine has.
 void check_requirements(std::string_view what, runtime::rank_id self, const op_config& config) {
   std::vector<std::string> required;
   try {
@@ -68,8 +68,8 @@ void check_requirements(std::string_view what, runtime::rank_id self, const op_c
 }  // namespace
 
 namespace {
-// Why this rank cannot run the default by its own answers; empty: it can. A default may have the name of a capability, such as `nccl`, and
-// need nothing of the kind.
+// The reason why this rank says that it cannot run the default; empty: it can. The default's own name does not count as a requirement: a
+// default may be called like a capability, such as `nccl`, without needing it.
 std::string why_not_default(const machine* on, const op_config& config, bool asks_itself) {
   const bool by_name = !machine::is_capability(config.identity().name);
   if (std::string lacks = what_lacks(on, config, by_name); !lacks.empty() || !asks_itself) return lacks;
@@ -77,7 +77,7 @@ std::string why_not_default(const machine* on, const op_config& config, bool ask
   return can ? std::string() : can.reason().what();
 }
 
-// The default is what runs before ranks have agreed, and what they go back to. So it must run everywhere.
+// Ranks run the default before they have agreed, and fall back to it. So it must run everywhere.
 void check_default(std::string_view what, runtime::rank_id self, const machine* on, const op_config& config,
                    bool asks_itself) {
   std::string why;

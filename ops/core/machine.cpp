@@ -120,7 +120,7 @@ std::size_t edits_between(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-/// The capabilities whose names are similar to `wanted`; those with a number get the number that was asked for.
+/// The capabilities with names similar to `wanted`. A capability with a number gets the number that `wanted` contains.
 std::vector<std::string> names_near(std::string_view wanted) {
   constexpr std::size_t farthest = 3;
   const std::size_t first_digit = std::min(wanted.find_first_of("0123456789"), wanted.size());

@@ -64,7 +64,7 @@ neighbours::neighbours(actors::services& s, std::vector<declared_edge*> edges, o
 
 neighbours::~neighbours() { services_.mail.unbind(actor()); }
 
-// The number is the same on all ranks, whichever neighbours they list.
+// The number is the same on all ranks, because it does not depend on their neighbours.
 std::uint64_t neighbours::actor() const noexcept {
   actors::op_declaration named;
   named.name = options_.op;
@@ -135,7 +135,7 @@ void neighbours::call(std::uint64_t terms, const std::function<std::string()>& w
 
 void neighbours::ask() noexcept {
   bool any = false;
-  // Once calls have terms, peers that are not awaited are asked, too: they may wait for this rank under other terms.
+  // Once calls have terms, this rank also asks peers that it does not wait for: they may wait for this rank under other terms.
   for (const peer_state& p : peers_) {
     if (closed_) {
       any = any || !p.knows;
@@ -211,7 +211,8 @@ errc neighbours::answer(rank_id from, const actors::neighbour_question& q) {
   meet(*p);
   if (closed_) tell_failed(from);
   if (q.call == 0) return errc::none;
-  // Compares the terms of the same call on both ranks. If this rank is behind or far ahead, it cannot tell and says nothing.
+  // Compares the terms of the same call on both ranks. If this rank is behind or far ahead, it does not know that call's terms, and sends
+  // nothing.
   const std::uint64_t number = q.call + p->first_call;
   const auto run = std::find_if(runs_.begin(), runs_.end(), [&](const run_of_calls& r) { return number <= r.last; });
   if (run == runs_.end() || (run == runs_.begin() && runs_.size() == most_runs) || run->terms == q.terms)
@@ -249,7 +250,7 @@ namespace {
 bool is_of_process(const error& why) noexcept {
   return why.code() == errc::peer_failed || why.code() == errc::peer_restarted || why.code() == errc::fenced;
 }
-// The errors of messages whose edge, or whose other end, has ended for another reason.
+// True for the errors of messages that fail only because their edge, or its other end, has ended for another reason.
 bool is_of_messages(const error& why) noexcept {
   const errc code = why.code();
   return is_of_process(why) || code == errc::closed || code == errc::timeout || code == errc::cancelled ||
@@ -293,7 +294,8 @@ void neighbours::throw_refused() {
   if (refused_) runtime::raise(*refused_);
 }
 
-// For a call of which a message failed after the op had ended. If a process is gone, throws that, with how far the message got.
+// Called when a message of a call failed after the op had ended. If the op ended because a process is gone, throws that error, with the
+// message's progress.
 void neighbours::throw_closed(const error& message) const {
   const error* const gone = end_of_process();
   if (gone == nullptr) runtime::raise(*refused_);
@@ -314,7 +316,8 @@ void neighbours::throw_failed(const std::exception_ptr& thrown) {
   std::rethrow_exception(thrown);
 }
 
-// An error of the call itself keeps its code on all ranks, so that a program which looks for that code finds it. So does the end of a rank.
+// An error of the call itself keeps its code on all ranks, so that programs can look for that code. The error for a rank that is gone also
+// keeps its code.
 void neighbours::close(const error& why) {
   if (refused_) return;
   const errc code = why.code();
@@ -342,7 +345,8 @@ void neighbours::spread() {
   ask_for_a_while();
 }
 
-// Only a failure in the present generation counts. A rank that has left that generation, or has yet to enter it, is told again later.
+// Only a failure in the present generation counts. If this rank has left that generation, or has yet to enter it, the sender reports the
+// failure again later.
 void neighbours::hear_of_failure(const runtime::envelope& from, const actors::neighbour_failure& f) {
   peer_state* const p = find(from.source);
   declared_edge* const edge = edge_with(from.source, false);

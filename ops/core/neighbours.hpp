@@ -1,6 +1,6 @@
 #pragma once
-/// Checks that ranks which exchange an op's messages agree on more than its declaration: sizes, schedules, shapes, and who is whose
-/// neighbour. If two ranks differ, both get an error with the values of both.
+/// Checks that ranks which exchange an op's messages agree on more than its declaration: sizes, schedules, shapes, and the lists of
+/// neighbours. If two ranks differ, both get an error with the values of both.
 ///
 /// Terms that hold for many exchanges are compared along with the first exchange, once per neighbour and generation:
 ///
@@ -18,11 +18,12 @@
 ///
 /// A rank refuses a neighbour that has declared the op differently (`options::declared`), or that calls with other terms in the same call
 /// (`call`). It also refuses a rank that it does not list. Both ranks then fail with `declaration_mismatch`: messages in flight between
-/// them end, and all later exchanges throw. A rank that is asked by one that it does not list ends its messages with all its neighbours.
-/// A peer that has not declared the op does not answer: it may still declare it, until the wait's own timeout.
+/// them end, and all later exchanges throw. If a rank is asked by a rank that it does not list, it ends its messages with all neighbours.
+/// A peer that has not declared the op does not reply: it may still declare the op, until the wait times out.
 ///
-/// A call that fails on one rank may leave messages behind, or may not have sent some; the next call would take them for its own. So no
-/// call follows on this rank or on its neighbours: each rank that is told of the failure tells its own neighbours, until all ranks rejoin:
+/// A call that fails on one rank may leave messages behind, or may not have sent some. The next call would mistake such messages for its
+/// own. So neither this rank nor its neighbours make another call until all ranks rejoin. Each rank that hears of the failure passes the
+/// news on to its own neighbours:
 ///
 ///     around.throw_refused();
 ///     call_guard now(&around);                               // if its frame is torn down, that is a failure, too
@@ -59,7 +60,7 @@ class term_comparison {
     rank_id peer;
     std::uint32_t tag_out;
     std::uint32_t tag_in;
-    const char* remark = "";  ///< what the text of a time-out ends with
+    const char* remark = "";  ///< the end of a time-out's text
   };
   bool due(const p2p& messages, rank_id peer) const {
     return all_.empty() || all_.back()->generation != messages.generation_with(peer);
@@ -81,8 +82,9 @@ class neighbours final : public op_end {
   struct options {
     std::string op;               ///< its name
     std::vector<rank_id> listed;  ///< the neighbours of this rank
-    time_ns timeout_ns;           ///< of the op's messages; a neighbour is asked for so long
-    /// Terms that all ranks of the op must declare alike. Questions carry them; if two ranks differ, both are told in which terms.
+    time_ns timeout_ns;           ///< of the op's messages; also how long this rank asks a neighbour
+    /// Terms that all ranks of the op must declare alike. Questions carry them. If two ranks differ, the errors on both name the terms that
+    /// differ.
     std::vector<actors::declared_term> declared{};
   };
   /// `edges`: this rank's edges that carry the op's messages.
@@ -96,16 +98,18 @@ class neighbours final : public op_end {
   static constexpr unsigned declared_hash_bits = 24;
   /// The neighbour's hash differs: asks it at once, so that both ranks learn which terms differ.
   void differs(rank_id peer);
-  /// Begins a call under these terms: `terms` is their hash, `words` their text. A neighbour whose same call has other terms refuses it.
+  /// Begins a call under these terms: `terms` is their hash, `words` their text. A neighbour that makes this call with other terms refuses
+  /// it.
   void call(std::uint64_t terms, const std::function<std::string()>& words);
   void throw_refused();
-  /// For ops whose runs must not overlap on a rank, because their messages would be mixed up. `begin_run` returns the run's number, and throws
-  /// `bad_argument` if a run is in progress. After `begin_anew` a run may begin while a failed one still waits for its messages to end.
+  /// For ops whose runs must not overlap on a rank, because messages of two runs would be mixed up. `begin_run` returns the run's number,
+  /// and throws `bad_argument` if a run is in progress. After `begin_anew` a run may begin while a failed run still waits for its messages
+  /// to end.
   std::uint64_t begin_run();
   void end_run(std::uint64_t run) noexcept {
     if (run_now_ == run) run_now_ = 0;
   }
-  /// A message or a call was given up, so no call may follow. The next `throw_refused` tells the neighbours and throws.
+  /// Call it when a message or a call was given up, so that no call may follow. The next `throw_refused` tells the neighbours and throws.
   void give_up(const runtime::error& why) {
     if (!refused_ && !given_up_) given_up_ = why;
   }
@@ -169,8 +173,8 @@ class neighbours final : public op_end {
   std::optional<runtime::error> refused_;
   std::uint64_t runs_begun_ = 0;
   std::uint64_t run_now_ = 0;               // 0: none
-  bool closed_ = false;                     // a call has failed, and all neighbours are told
-  std::optional<runtime::error> given_up_;  // why no call may follow; not told to anybody yet
+  bool closed_ = false;                     // a call has failed, and all neighbours get the news
+  std::optional<runtime::error> given_up_;  // why no call may follow; not sent to the neighbours yet
 };
 
 /// Rejoins an op that is made of p2p messages: see `p2p::rejoin`. `around` may be null.

@@ -23,8 +23,8 @@
 
 namespace parley::ops {
 
-/// Returns one answer per config of an op: whether the rank can run it. Each rank calls it once for itself, when the op is declared
-/// (capability.hpp).
+/// Returns one value per config of an op: true if the rank can run the config. Each rank calls the function once for itself, when it
+/// declares the op (capability.hpp).
 using capability_function = std::function<std::vector<bool>(runtime::rank_id self)>;
 
 class op_config {
@@ -36,15 +36,16 @@ class op_config {
   /// Succeeds if this rank can run the config. An error says why it cannot, and keeps the config out of the candidates.
   virtual runtime::result<> available() const { return {}; }
 
-  /// The capabilities that a rank's machine must have, such as `sm_90` or `ipc` (machine.hpp). A rank that lacks one of them, or whose mask
-  /// hides one, cannot run the config. The config's own name counts as one of them.
+  /// The capabilities that a rank's machine must have, such as `sm_90` or `ipc` (machine.hpp). If a rank lacks one of them, or its mask
+  /// hides one, it cannot run the config. The config's own name counts as one of them.
   virtual std::vector<std::string> requirements() const { return {}; }
 
-  /// Describes what the config does for calls of so many bytes. Configs of an op with the same text do the same for that size, and are one
-  /// candidate, under the name of the first: `chunked` with one chunk sends one message, as `direct` does. By default, no other is alike.
+  /// Describes what the config does for calls of so many bytes. If configs of an op return the same text, they do the same for that size
+  /// and are one candidate, named after the first. For example, `chunked` with one chunk sends one message, as `direct` does. The default
+  /// text is the config's own id, which no other config shares.
   virtual std::string shape(std::uint64_t) const { return id(); }
 
-  /// Its costs besides time. The user's constraints filter configs by these costs before time decides.
+  /// Its costs other than time. The user's constraints filter configs by these costs before time decides.
   virtual tuning::demands demands() const { return {}; }
 
   const tuning::config_identity& identity() const noexcept { return identity_; }

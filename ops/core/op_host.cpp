@@ -167,7 +167,7 @@ runtime::flight_decision as_flown(const actors::participant_state& knows, const 
   }
   return all;
 }
-// For an op whose evidence is this rank's own measurements.
+// For an op whose evidence consists of this rank's own measurements.
 runtime::flight_decision as_flown(const decision& d, rank_id self) {
   runtime::flight_decision all{d.op, d.key, d.config, d.why, d.search, {}};
   for (const candidate_evidence& e : d.evidence)
@@ -212,7 +212,7 @@ runtime::result<std::string> op_host::dump_flight(std::string_view why, const st
   return path;
 }
 
-// Writes at most one dump a second: a program that goes on after faults may have many, and the latest dump says most.
+// Writes at most one dump a second: a program that continues after faults may have many of them, and the latest dump contains most.
 void op_host::dump_after_fault(std::string_view why) noexcept {
   if (settings_->flight_dir.empty() || executor_.forked() || executor_.now() < next_fault_dump_ns_) return;
   next_fault_dump_ns_ = executor_.deadline_in(shortest_between_dumps_ns);
@@ -276,7 +276,7 @@ declared_edge& op_host::declare(edge_options o, declared_edge::end which) {
   return declared;
 }
 
-// If another rank takes this rank for a member, the entry tells it that this rank has no part in the op.
+// Notes that this rank has no part in the op. If another rank considers it a member, that rank gets this as the reply.
 void op_host::note_idle(const std::string& op) {
   auto& known = groups_declared_[op];
   const auto says_so = [](const actors::declared_by_name& d) { return d.op == 0; };
@@ -290,9 +290,9 @@ void op_host::warn_not_compared(const std::string& op, const tuning::constraints
                    "; what its configs say of their own accuracy counts"});
 }
 
-// The first use of a config on a device pins blocks, maps memory or makes communicators, and says nothing about later uses. One more
-// measurement is not enough to give up a config for good, either: because hosts notice the end of device work late, some messages seem
-// several times as long or short as they are, often every second one. So repetitions are made in pairs.
+// The first use of a config on a device pins blocks, maps memory or makes communicators, so its time says nothing about later uses. A
+// single further measurement is not enough to reject a config permanently: hosts notice the end of device work late, so some messages
+// (often every second one) seem several times as long or short as they are. So at least two repetitions are made.
 tuning::plan_options op_host::plan_for(const runtime::memory_space* memory) const noexcept {
   tuning::plan_options plan = settings_->plan;
   if (memory == nullptr || !memory->has_streams()) return plan;
@@ -370,7 +370,7 @@ void op_host::end_after(const actors::loss* gone, std::string_view why) noexcept
 }
 
 void op_host::lose(rank_id lost, std::string_view why, departure how) noexcept {
-  if (fenced_) return;  // the others close their connections to a fenced rank; these are no losses
+  if (fenced_) return;  // the others close their connections to a fenced rank, which does not count as losing them
   end_after(losses_.add(lost, why, how, executor_.precise_now()), why);
 }
 
@@ -384,7 +384,7 @@ void op_host::end_if_lost() noexcept {
   if (fenced_) fence(*fenced_);
 }
 
-// Skips ranks that failed: nobody knows which messages they had received, and it no longer matters.
+// Skips ranks that failed: it is unknown which messages they had received, and it no longer matters.
 void op_host::note_undelivered(op_end& e) {
   std::vector<std::pair<rank_id, std::string>> of_op;
   e.list_undelivered(of_op);

@@ -1,5 +1,5 @@
 #pragma once
-/// The place of an op on a rank, for the op's handles. It leads to the end of the op's current generation. So handles stay valid when a
+/// The place of an op on a rank, for the op's handles. It leads to the op's end of the current generation. So handles stay valid when a
 /// rank of the op has come back as a new process and the other ranks have called `rejoin`.
 ///
 ///     op_ref<group_end> at(host, end);
@@ -15,7 +15,7 @@ namespace parley::ops {
 
 class op_end;
 struct op_host;
-/// Makes room on the rank for one more end. False: the other ranks hold this rank dead, so no generation follows.
+/// Makes room on the rank for one more end. False: the other ranks have declared this rank dead, so no generation follows.
 bool make_room_on(op_host& host);
 /// Keeps `next`, the successor of `ended`, and ends it if ranks of its op are gone.
 void replace_on(op_host& host, op_end& ended, std::unique_ptr<op_end> next);

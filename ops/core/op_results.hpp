@@ -7,7 +7,8 @@
 ///     if (auto entry = entry_of(declaration, id_of_the_winner, decision)) file.add(*entry);
 ///
 /// If the machines of an op differ, the op's name in the file includes their combination: `activations/0>1@9f3c…`. An entry for a config
-/// that the op does not have on this rank causes a warning, and so do entries of another dtype if there are no others. The leader counts it as a miss, unless another rank has that config.
+/// that the op does not have on this rank causes a warning, and the leader counts it as a miss, unless another rank has that config.
+/// Entries of another dtype also cause a warning if there are no other entries.
 #include <parley/actors/agreement/participant.hpp>
 #include <parley/actors/declaration.hpp>
 #include <parley/tuning/results/results.hpp>
@@ -27,7 +28,7 @@ struct op_memory {
 op_memory recall_op(const tuning::results_file& file, const actors::op_declaration& op,
                     const std::vector<std::string>& ids);
 
-/// Returns nothing for a decision that was not measured: an entry would pin the default for good.
+/// Returns nothing for a decision that was not measured: an entry for it would pin the default permanently.
 std::optional<tuning::result_entry> entry_of(const actors::op_declaration& op, const std::string* id,
                                              const actors::decision_record& decision);
 

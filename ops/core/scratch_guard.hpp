@@ -1,6 +1,6 @@
 #pragma once
-/// The bytes before and behind the buffer of a rehearsal. A config that writes outside of its buffer changes them, and so it is named and
-/// left out before it can damage memory of the program.
+/// The bytes before and behind the buffer of a rehearsal. A config that writes outside its buffer changes them, so it is noticed, named in
+/// an error and left out before it can damage memory of the program.
 ///
 ///     const auto block = space.make(bytes + guard_bytes);
 ///     const scratch_guard guard(space, block->bytes());

@@ -36,7 +36,7 @@ class edge_out;
 /// Observes a call, for an owner that needs to know more than its end.
 class call_watcher {
  public:
-  /// The call has its place in the order of its tag: calls that are made later come behind it.
+  /// The call has its place in the order of its tag: later calls come behind it.
   virtual void on_begun() noexcept = 0;
   /// For messages of a rank to itself: the other side has been posted.
   virtual void on_met() noexcept {}
@@ -52,7 +52,7 @@ struct call_options {
   time_ns timeout_ns = 0;  ///< 0: the op's
   actors::trial_terms trials{};
   call_watcher* watcher = nullptr;
-  std::uint64_t expected = 0;     ///< for a receive that a device waits for (`memory_space::expect`)
+  std::uint64_t expected = 0;     ///< number from `memory_space::expect` if a device waits for this receive, else 0
   std::uint64_t least_bytes = 0;  ///< a receive refuses a shorter message
   std::uint16_t type = 0;         ///< of the elements (`element_type_of`); 0: any
   actors::payload_pieces* pieces =
@@ -73,7 +73,7 @@ class call : protected runtime::waiter {
   using value_type = T;
   call(const call&) = delete;
   call& operator=(const call&) = delete;
-  /// Ends the wait of this call; other waits in its scope go on.
+  /// Ends the wait of this call; other waits in its scope continue.
   void cancel(runtime::errc why) noexcept {
     if (linked()) on_cancel(*this, why);
   }
@@ -122,7 +122,7 @@ class [[nodiscard]] send_call final : public call<void> {
   bool await_suspend(std::coroutine_handle<P> caller) {
     return suspend(*caller.promise().home, caller);
   }
-  /// `await_suspend` for a caller that is no coroutine. False: the call need not wait after all.
+  /// `await_suspend` for a caller that is no coroutine. False: the call does not have to wait.
   bool suspend(runtime::scope& here, runtime::continuation who) {
     if (rest_.child) return suspend_rest(here, who);
     if (!enter(here, who)) invocation_->whole->out.fail(outcome);
@@ -130,7 +130,7 @@ class [[nodiscard]] send_call final : public call<void> {
   }
   void await_resume();
   operator runtime::task<>() &&;  // NOLINT(google-explicit-constructor): a call is used like a task
-  /// Gives its frame away as a task does, for `scope.spawn(out.send(bytes, {}))`.
+  /// Hands over its frame as a task does, for `scope.spawn(out.send(bytes, {}))`.
   runtime::task<>::handle release() && { return static_cast<runtime::task<>>(std::move(*this)).release(); }
 
  private:

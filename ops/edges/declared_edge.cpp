@@ -84,7 +84,7 @@ bool declared_edge::rejoin() {
   return true;
 }
 
-// First restores the state before the first use. So if making the new end throws, the next use makes it.
+// First restores the state that the edge had before its first use. If making the new end then throws, the next use makes it.
 void declared_edge::renew() {
   being_made_ = false;
   if (!made()) return;

@@ -1,13 +1,13 @@
 #pragma once
 /// An edge as it was declared. Its state (actors, offers, searches) is made on first use on this rank: by a call, or when data or an offer
-/// arrives for it. An edge that nobody uses sends nothing and stays small, so that a program can declare ops by the thousand. (The rank
-/// makes its first few edges at once, so that they meet their peers before their first call.)
+/// arrives for it. An unused edge sends nothing and stays small, so that a program can declare thousands of ops. (The rank makes its
+/// first few edges at once, so that they meet their peers before their first call.)
 ///
 ///     declared_edge e(rank, options, declared_edge::end::out);
 ///     e.out().send(…);                   // the first use makes it
 ///
-/// Messages that arrive before the first use are not lost. Data is passed on to the receiver that it makes. An offer is held back until the
-/// coordinator exists.
+/// Messages that arrive before the first use are not lost. Data that arrives makes the receiver and is passed on to it. An offer is held
+/// back until the coordinator exists.
 ///
 /// When its peer comes back as a new process, `renew` makes the edge again, in the next generation: numbers, credits and decisions of the
 /// old generation no longer count. Messages that arrived early for the new generation are passed on to it. Calls in flight keep the old
@@ -36,7 +36,7 @@ struct edge_host {
   /// Make an end, which the rank keeps.
   virtual edge_out& add_out(edge_options o) = 0;
   virtual edge_in& add_in(edge_options o) = 0;
-  /// Marks an end whose generation has ended. Calls may still be leaving it.
+  /// Marks an end of a past generation. Some of its calls may still be ending.
   virtual void put_aside(edge_end& ended) = 0;
 
  protected:

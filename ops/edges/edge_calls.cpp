@@ -21,7 +21,7 @@ using runtime::task;
 }
 
 bool send_call::await_ready() {
-  if (options_.watcher == nullptr) edge_.check_caller();  // a step's batch was checked already
+  if (options_.watcher == nullptr) edge_.check_caller();  // the batch of a step has been checked already
   edge_.check(data_);
   const std::uint64_t number = edge_.goes_slowly(options_.tag, data_)
                                    ? actors::edge_sender::not_admitted
@@ -186,7 +186,7 @@ void receive_call::stop(errc why) noexcept {
   }
 }
 
-// Also runs when the call is torn down: no work of a device may wait for a message that will not arrive.
+// Also runs when the call is torn down, because device work must not wait for a message that will not arrive.
 void receive_call::tell_memory() noexcept {
   const bool over = in_ && in_->decided() && in_->in_flight() == 0;
   edge_.memory().came(options_.expected, over ? in_->failed() : errc::cancelled);

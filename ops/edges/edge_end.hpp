@@ -3,7 +3,7 @@
 /// such as the paired transfer and the pipeline are made of edges (edge_out.hpp, edge_in.hpp).
 ///
 /// A call throws `failure`, which names op, ranks and invocation: `timeout`, `peer_failed`, `send_failed`, `buffer_too_small`,
-/// `config_failed`, `declaration_mismatch`, … After one invocation has failed, the edge goes on with the next one. After the peer's death
+/// `config_failed`, `declaration_mismatch`, … After one invocation has failed, the edge continues with the next one. After the peer's death
 /// or a rejected declaration, every call fails. When the peer comes back as a new process, an end of the next generation replaces this one
 /// (declared_edge.hpp). A call whose scope is cancelled ends once the transport has released the buffer.
 #include <parley/actors/agreement/participant.hpp>
@@ -44,21 +44,22 @@ struct edge_options {
   /// All ranks of an op whose edges restart together (`first_generation`): when one has restarted, each of the others calls `rejoin`.
   /// Null: this edge continues by itself when its peer comes back.
   std::shared_ptr<const std::vector<rank_id>> restart_group{};
-  std::size_t budget_sharers = 1;  ///< how many edges of one op share what the plan may spend (N4)
+  std::size_t budget_sharers = 1;  ///< how many edges of one op share the plan's budget (N4)
   actors::window_limits window{};
   const machine* on = nullptr;  ///< the machine that configs may require; null: it has everything
   capability_function can_run{};
   tuning::constraints constraints{};
-  std::shared_ptr<const capabilities> asked{};      ///< the answers, if the configs were asked already
+  std::shared_ptr<const capabilities> asked{};      ///< the result, if the configs were asked already
   std::vector<actors::remembered_best> remembered;  ///< from this rank's results file
-  /// Test switch: the receiver runs its default whatever the stamp says. The demo must notice.
+  /// Test switch: the receiver ignores the stamp and runs its default. The demo must notice.
   bool mutant_ignores_stamp = false;
 };
 
 /// The code for an exception of a config's own function: `config_failed`, or its own `cancelled`, `config_mismatch` or `device_failed`.
 runtime::errc failure_of_config(const std::exception_ptr& thrown);
 
-/// The configs that an edge's end can run over `net`, by their own answers and the user's. Throws if `can_run` returns a wrong answer.
+/// The configs that an edge's end can run over `net`, as the configs themselves and the user's `can_run` say. Throws if `can_run` returns
+/// an invalid result.
 capabilities capabilities_of(const edge_options& o, const actors::op_declaration& op, const runtime::link& net);
 
 class edge_end : public op_end, private actors::implementations {
@@ -82,14 +83,14 @@ class edge_end : public op_end, private actors::implementations {
   runtime::memory_space& memory() const noexcept {
     return options_.memory == nullptr ? runtime::host_memory() : *options_.memory;
   }
-  /// The title that its user knows: all of an op's edges have the same.
+  /// The title for the user: all edges of an op have the same one.
   runtime::op_title title() const noexcept { return {"op", options_.name}; }
   /// Throws `bad_argument` if one of the op's own configs calls it, or a child process that fork() made.
   void check_caller() const {
     if (services_.ex.guarded()) [[unlikely]]
       check_guarded_caller();
   }
-  /// Throws `bad_argument` if the op is a device's and `buffer` does not lie on that device.
+  /// Throws `bad_argument` if the op moves device memory and `buffer` does not lie on that device.
   void check(std::span<const std::byte> buffer) const {
     if (options_.memory != nullptr) check_place(buffer);
   }
@@ -102,13 +103,13 @@ class edge_end : public op_end, private actors::implementations {
 
  protected:
   edge_end(actors::services& s, edge_options o, rank_id sender, rank_id receiver, std::string role);
-  /// Ends its actor: no message reaches it any more. Calls in flight still end with the error of this end.
+  /// Ends its actor, so that no message reaches the actor any more. Calls in flight still end with the error of this end.
   void retire_participant() noexcept;
   /// Gives the memory that is still registered to the end that replaces this one.
   void hand_over(edge_end& next) const;
   void keep_memory(const std::shared_ptr<actors::memory_region>& region);
   virtual void take_memory(const std::shared_ptr<actors::memory_region>& region) = 0;
-  /// The user has registered memory.
+  /// Called when the user has registered memory.
   virtual void say_memory() noexcept {}
   bool has_memory() const noexcept;
   /// The size of a rehearsal's payload: several chunks, and enough for the link's way to send long messages.
@@ -133,10 +134,10 @@ class edge_end : public op_end, private actors::implementations {
   /// Facts about a call that has not begun. `invocation` would have been its number.
   runtime::error_facts about_next(std::uint64_t invocation, std::uint32_t tag, runtime::awaited unmet) const;
   void start(actors::row_log& rows);
-  /// The fields that all of its waiting calls have in common.
+  /// The fields that all waiting calls of this end have in common.
   runtime::waiting_call waiting(std::string_view what) const;
   void ask_peer(std::uint32_t tag) const;
-  /// The peer's answer to `ask_peer`, for the error of a call that ran out of time.
+  /// The peer's reply to `ask_peer`, for the error of a call that ran out of time.
   std::string words_of_peer() const;
   /// Adds a call that failed before it had a config to the flight recorder.
   void record_unbegun(runtime::flight_event what, std::uint32_t tag, std::uint64_t invocation, std::uint64_t bytes,
@@ -156,7 +157,7 @@ class edge_end : public op_end, private actors::implementations {
   edge_options options_;
   actors::participant_state participant_;
   std::optional<runtime::error> failed_;
-  std::vector<std::uint64_t> inexact_;  // digests of configs that declare an error of their own
+  std::vector<std::uint64_t> inexact_;  // digests of configs that declare their own error
 
  private:
   std::uint64_t generation_now() const;

@@ -1,4 +1,4 @@
-// The receiving end of an edge: a call from its stamp to its end. Error texts and rehearsals have files of their own.
+// The receiving end of an edge: a call from its stamp to its end. Error texts and rehearsals are in other files.
 #include <parley/ops/edges/edge_in.hpp>
 
 #include <parley/ops/core/call_error.hpp>
@@ -17,8 +17,8 @@ using runtime::task;
 
 namespace {
 
-// Limits the time of a config. A matched receive waits for its data without limit. But once all data is here, or no more will arrive, the
-// config is cancelled if it does not end within `span_ns` or so.
+// Limits the time of a config. A matched receive waits for its data without limit. Once all data is here, or no more will arrive, the
+// config must end within about `span_ns`; otherwise it is cancelled.
 struct patience final : runtime::timer {
   patience(runtime::executor& e, const part_receiver& i, runtime::scope& s, time_ns for_ns) noexcept
       : timer(&on_late), ex(e), in(i), config(s), span_ns(for_ns) {
@@ -49,7 +49,7 @@ edge_in::edge_in(actors::services& s, const edge_options& o)
     receiver_.allow_one_sided(options_.memory);
     receiver_.on_ended([this](errc why) {
       const bool takes_us_for_dead = why == errc::peer_failed || why == errc::fenced;
-      // This rank has not heard of that restart yet, so there is no new generation to rejoin: the code is `peer_failed`.
+      // This rank does not know of that restart yet, so there is no new generation to rejoin: the code is `peer_failed`.
       const bool restarted = why == errc::peer_restarted;
       fail({takes_us_for_dead ? errc::fenced
             : restarted       ? errc::peer_failed
@@ -93,8 +93,9 @@ void edge_in::list_waiting(runtime::waiting_list& all) { receiver_.list_waiting(
 
 void edge_in::take_memory(const std::shared_ptr<actors::memory_region>& region) { receiver_.add_memory(region); }
 
-// Tells the sender that there is memory here, so that credits are possible. If no credits arrive, the sender can then say why. The sender
-// may have no end of the edge yet, or miss the message, so it is sent up to four times, also before rehearsals. Credits say the same.
+// Tells the sender that this rank has registered memory, so that credits are possible. If no credits arrive, the sender's error can then
+// say why. The sender may have no end of the edge yet, or miss the message, so this rank sends it up to four times, also before rehearsals.
+// A credit carries the same information.
 void edge_in::say_memory() noexcept {
   constexpr std::size_t often_enough = 4;
   if (memory_said_ == often_enough || those_that_need(needs::credit).empty()) return;

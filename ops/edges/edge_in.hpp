@@ -26,20 +26,21 @@ class edge_in final : public edge_end {
 
   /// Returns the number of bytes received; `into` may be larger.
   receive_call receive(std::span<std::byte> into, call_options o) noexcept { return {*this, into, o}; }
-  /// Ends it for good, after it has failed. Returns the messages that arrived for a later generation.
+  /// Ends it permanently, after it has failed. Returns the messages that arrived for a later generation.
   std::vector<runtime::arrival> retire() noexcept;
   void fail(const runtime::error& why) noexcept override;
   const actors::edge_receiver& receiver() const noexcept { return receiver_; }
   void list_waiting(runtime::waiting_list& all) override;
   std::string progress_in_words(std::uint32_t tag) const override { return receiver_.posted_in_words(tag); }
-  /// Ends the op on both ranks: more data arrived early than this rank keeps.
+  /// Ends the op on both ranks. Called when more data arrived before its receives than this rank keeps.
   void refuse_overflow();
-  /// Reports all received data to the sender. A sender that leaves later must know it, and could not ask a rank that has left.
+  /// Reports all received data to the sender. A sender that leaves later must know which data was received, and could not ask a rank that
+  /// has left.
   bool may_leave() override {
     receiver_.report_all();
     return receiver_.is_heard();
   }
-  /// Nonzero while some of those reports are not sent yet, for want of room. They would be lost with this rank.
+  /// Nonzero while some of those reports are not sent yet because the window has no room. They would be lost with this rank.
   time_ns untaken_ns() override { return receiver_.has_told_all() ? 0 : options_.timeout_ns; }
   std::uint64_t flow_messages() const noexcept override { return receiver_.statistics().matched_sent; }
 
@@ -75,7 +76,7 @@ class edge_in final : public edge_end {
     return in.total_bytes();
   }
   [[gnu::cold]] void show_payload(const part_receiver& in) const;
-  /// True if the payload fills its pieces exactly. The caller deals with a payload of another size.
+  /// True if the payload fills its pieces exactly. The caller handles a payload of another size.
   static bool is_in_pieces(const part_receiver& in) noexcept {
     return in.in_pieces() != nullptr && in.total_bytes() == in.in_pieces()->packed.size();
   }
@@ -112,7 +113,7 @@ class edge_in final : public edge_end {
             .what = runtime::flight_event::received,
             .failed = runtime::flight_event::receive_failed};
   }
-  /// Fails the invocation if its bytes differ from those that the sender says it sent. The config is not charged for the comparison.
+  /// Fails the invocation if its bytes differ from the bytes that the sender reported. The config is not charged for the comparison.
   [[gnu::cold]] void record_compared(part_receiver& in, std::uint64_t ran);
 
   actors::edge_receiver receiver_;

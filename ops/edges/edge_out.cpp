@@ -1,5 +1,5 @@
-// The sending end of an edge: a call from its admission to its end. Refusals, error texts and rehearsals have files of
-// their own.
+// The sending end of an edge: a call from its admission to its end. Refusals, error texts and rehearsals are in other
+// files.
 #include <parley/ops/edges/edge_out.hpp>
 
 #include <parley/actors/inquiries.hpp>
@@ -49,7 +49,7 @@ edge_out::edge_out(actors::services& s, const edge_options& o, const tuning::pla
   coordinator_.configs = participant_.configs;
   coordinator_.assigned = &assigned_;
   if (one_sided()) sender_.allow_one_sided(those_that_need(needs::credit), those_that_need(needs::known_payload));
-  // `digest` may be that of another rank's variant, for which one of these configs stands.
+  // `digest` may belong to another rank's variant, which one of these configs replaces here.
   if (!those_that_need(needs::like_pieces).empty())
     sender_.allow_pieces([this](std::uint64_t digest) {
       const paired_config* const config = find(digest);
@@ -88,7 +88,7 @@ edge_out::~edge_out() { actors::unbind_coordinator(services_, coordinator_); }
 void edge_out::fail(const error& why) noexcept {
   failed_ = why;
   participant_.changed.tell();
-  // A restart or failure of another rank may end this edge, too, while its peer lives and still reads.
+  // A restart or failure of another rank may also end this edge, while its peer lives and still reads.
   const errc code = why.code();
   const bool restarted =
       code == errc::peer_restarted && (why.began_with() == nullptr || why.began_with()->rank == peer());
@@ -97,8 +97,8 @@ void edge_out::fail(const error& why) noexcept {
   sender_.fail(code, gone ? reader::gone : reader::may_live);
 }
 
-// Also ends sends in flight: roles are in conflict, or a neighbour has said that a rank is gone. That is hearsay: even if that rank is this
-// edge's peer, it may live and read on until this rank itself has lost it.
+// Also ends sends in flight: roles are in conflict, or a neighbour has said that a rank is gone. This rank has not seen that itself: even
+// if the rank is this edge's peer, the peer may live and continue to read until this rank itself has lost it.
 void edge_out::on_rejected(const error& why) noexcept {
   failed_ = why;
   participant_.changed.tell();
@@ -108,7 +108,7 @@ void edge_out::on_rejected(const error& why) noexcept {
   wholes_.for_each([&](whole_send& send) { send.out->fail(code); });
 }
 
-// Ends an invocation at its deadline. If nothing of it is in flight then, the config waits for something of its own, and is to blame.
+// Ends an invocation at its deadline. If nothing of the invocation is in flight then, the config waits for something else, and is to blame.
 struct edge_out::late_guard : runtime::timer {
   late_guard(edge_out& e, actors::part_sender& p, time_ns until) noexcept
       : timer(&on_late), edge(e), out(p), deadline_ns(until) {
@@ -130,7 +130,7 @@ struct edge_out::late_guard : runtime::timer {
 void edge_out::list_waiting(runtime::waiting_list& all) {
   const runtime::waiting_call of = waiting("send");
   const auto add = [&](const actors::outgoing& inv, const part_sender& out, std::uint64_t batch) {
-    if (out.failed() != errc::none && out.in_flight() == 0) return;  // it is over
+    if (out.failed() != errc::none && out.in_flight() == 0) return;  // it has ended
     runtime::waiting_call& w = all.calls.emplace_back(of);
     w.invocation = inv.invocation;
     w.tag = inv.mark.tag;
@@ -212,12 +212,12 @@ bool edge_out::is_still_written(const actors::outgoing& inv, std::span<const std
   return matters && options_.memory->busy(data);
 }
 
-// The time of a trial counts from when kernels were last seen at work. Nothing moves between their end and the moment when the host notices
-// it; that time is charged to a config that has to wait for the host.
+// A trial's time begins when kernels were last seen at work. Between the kernels' end and the moment when the host notices it, nothing
+// moves. A config that has to wait for the host is charged for that gap.
 task<time_ns> edge_out::until_written(std::span<const std::byte> data) {
   const kernels_at_work kernels(memory(), data);
   // The loop polls the device before coroutines run, and kernels may end between that poll and the clock reading here. So the latest time
-  // at which they were surely at work is the reading of the turn before.
+  // at which they were certainly at work is the clock reading of the previous turn.
   time_ns seen_ns = sender_.rows().clock();
   time_ns turn_ns = seen_ns;
   while (kernels.outcome() == errc::pending) {
@@ -256,8 +256,8 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
       check_trial(inv);
       if (waits_for_kernels(inv, data)) {
         if (find(inv.mark.digest)->what_it_needs() == needs::credit) {
-          // Its copies are enqueued behind the kernels, and its time begins when the kernels end. The host notices that end late, and the
-          // end of the copies as late.
+          // The config's copies are enqueued behind the kernels, and its time begins when the kernels end. The host notices the end of the
+          // kernels late, but it notices the end of the copies equally late.
           written.emplace(memory(), data, [&] { inv.began_ns = sender_.rows().clock(); });
         } else if (has(inv.mark.flags, stamp_flags::timed)) {
           inv.began_ns = co_await until_written(data);
@@ -276,14 +276,14 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
         running.spawn(config.send(out, data));
         co_await running.join();
       }
-      if (out.has_put()) out.fence();  // now: the answer comes as soon as the last put has landed
+      if (out.has_put()) out.fence();  // now, so that the acknowledgement arrives as soon as the last put has landed
     }
   } catch (...) {
     if (mine.why.empty()) mine.why = runtime::describe(std::current_exception()).what();
     out.fail(failure_of_config(std::current_exception()));
   }
   errc settled = co_await out.settle();
-  if (out.has_put()) {  // a fence first, then the announcement that gives the receiver its buffer back
+  if (out.has_put()) {  // first a fence, then the announcement, which releases the receiver's buffer
     if (out.sent_bytes() != data.size()) out.fail(errc::config_failed);
     if (!out.fenced()) {
       out.fence();
@@ -297,8 +297,8 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
   end(inv, out, data.size(), mine.why);
 }
 
-// The peer may give its buffer back only when nothing more can arrive in it. If this rank's own device has failed, this rank has to go: the
-// other ranks see its connections end.
+// The peer may release its buffer only when nothing more can arrive in it. If this rank's own device has failed, this rank has to leave the
+// job: the other ranks see its connections end.
 void edge_out::after_failed_fence(errc how) {
   if (how != errc::device_failed) return lose_peer();
   std::string why =
@@ -318,7 +318,7 @@ void edge_out::lose_peer() {
 
 // ---- reports from the receiver ----------------------------------------------------------------------------------------
 
-// If its own message is sent, throws the refusal of an earlier message.
+// Sends the message. If that succeeds, throws the refusal of an earlier message.
 task<> edge_out::send_and_tell(std::span<const std::byte> data, call_options call) {
   if (!refused_.owes()) {  // another call has reported it
     co_await send_when_admitted(data, call);
@@ -339,7 +339,7 @@ task<> edge_out::send_and_tell(std::span<const std::byte> data, call_options cal
                   words_of(earlier) + "; that message had left when this was heard, and the next one has been sent");
 }
 
-// A send in flight ends with the refusal. If it has ended already, the next call reports the refusal.
+// A send in flight ends with the refusal. If the send has ended already, the next call reports the refusal.
 void edge_out::on_refused(refusal r) {
   bool is_in_flight = false;
   const auto end = [&](const actors::stamp& mark, part_sender& out) {

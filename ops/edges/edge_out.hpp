@@ -30,12 +30,12 @@ class edge_out final : public edge_end {
 
   /// Ends when `data` may be reused.
   send_call send(std::span<const std::byte> data, call_options o) noexcept { return {*this, data, o}; }
-  /// Sends a short payload that has nothing to wait for: on return the message has left, and `data` may be reused. False: nothing was done;
-  /// call `send` instead.
+  /// Sends a short payload that can be sent without waiting. On return the message is sent, and `data` may be reused. False: nothing was
+  /// done; call `send` instead.
   bool send_at_once(std::span<const std::byte> data, const call_options& o);
-  /// True if waiting would not tell where to put the next payload: its credit is here, or a credit is of no use.
+  /// True if there is no point in waiting for a credit for the next payload: the credit is here already, or would be of no use.
   bool knows_where(std::uint32_t tag, std::uint64_t bytes) { return sender_.knows_where(tag, bytes); }
-  /// Ends it for good, after it has failed.
+  /// Ends it permanently, after it has failed.
   void retire() noexcept;
   void fail(const runtime::error& why) noexcept override;
   bool owes_messages() const noexcept override {
@@ -56,7 +56,7 @@ class edge_out final : public edge_end {
 
  private:
   friend send_call;
-  /// True if the peer has taken all that was sent, or is gone. Otherwise asks the peer.
+  /// True if the peer has matched all sent messages, or this end has failed. Otherwise asks the peer.
   bool delivered() { return failed_ || sender_.all_matched(); }
   runtime::errc send_short(const actors::outgoing& inv, std::span<const std::byte> data) {
     if (data.size() > actors::inside_message_bytes) copied_bytes_ += data.size();
@@ -77,11 +77,11 @@ class edge_out final : public edge_end {
     return pieces == nullptr ? nullptr : pack(inv, *pieces);
   }
   actors::payload_pieces* pack(const actors::outgoing& inv, actors::payload_pieces& pieces);
-  /// True if kernels still write the payload, and a credit may still arrive meanwhile and say where to put it.
+  /// True if kernels still write the payload, and the credit that says where to put it may arrive until they end.
   bool may_wait_for_credit(std::uint32_t tag, std::span<const std::byte> data) {
     return options_.memory != nullptr && !sender_.knows_where(tag, data.size()) && options_.memory->busy(data);
   }
-  /// True if a call has more to do than to send: to report a refusal, or to wait for a credit or something else that its config lacks.
+  /// True if a call has to do more than send: report a refusal, or wait for a credit or something else that its config needs.
   bool goes_slowly(std::uint32_t tag, std::span<const std::byte> data) {
     return unusual_ && (owes_refusal() || may_wait_for_credit(tag, data) || sender_.awaits_decided(tag, data));
   }
@@ -90,8 +90,8 @@ class edge_out final : public edge_end {
   runtime::error_facts about_refused(const refusal& r) const;
   std::string words_of(const refusal& r) const;
   void on_refused(refusal r);
-  /// True if the payload must be complete before it is sent: a receiver that fetches it knows nothing of the kernels enqueued here, and the
-  /// kernels' time must not be charged to a measured config.
+  /// True if the send must wait until kernels have written the payload. There are two reasons: a receiver that fetches the payload does not
+  /// know of kernels enqueued here, and a measured config must not be charged for the kernels' time.
   bool waits_for_kernels(const actors::outgoing& inv, std::span<const std::byte> data) {
     return options_.memory != nullptr && is_still_written(inv, data);
   }
@@ -103,7 +103,8 @@ class edge_out final : public edge_end {
   }
   /// Ends when kernels have written the payload. Returns the time at which they were last seen at work.
   runtime::task<time_ns> until_written(std::span<const std::byte> data);
-  /// After a failed fence nobody knows which bytes of a put have landed or will land. The peer, or this rank, counts as dead then.
+  /// After a failed fence it is unknown which bytes of a put have landed or will land. So this rank declares the peer dead; if its own
+  /// device failed, it gives itself up.
   void after_failed_fence(runtime::errc how);
   void lose_peer();
   /// S3: only a warmed config is tried.
@@ -112,7 +113,7 @@ class edge_out final : public edge_end {
       check_warmed(inv.mark.digest);
   }
   [[gnu::cold]] void check_warmed(std::uint64_t digest) const;
-  /// For a trial: its work is the time so far without its waits, as those may be for a peer that is late.
+  /// For a trial: counts the time so far without waits as its work, because it may have waited for a late peer.
   [[gnu::cold]] void note_worked(actors::outgoing& inv, time_ns waited_ns);
   /// Ends an invocation whose parts have all ended; throws unless `bytes` were sent.
   void end(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why = {}) {
@@ -136,11 +137,11 @@ class edge_out final : public edge_end {
 
   refusals refused_;
   bool unusual_ = options_.memory != nullptr || one_sided();
-  // A payload of up to so many bytes has left once the link has it. 0 for device memory: a send from there needs a copy that has to be
-  // waited for.
+  // The send of a payload of up to so many bytes ends as soon as the link accepts it. 0 for device memory: a send from there needs a copy,
+  // which the call has to wait for.
   std::size_t short_bytes_ = options_.memory == nullptr ? services_.net.short_bytes() : 0;
   std::uint64_t copied_bytes_ = 0;
-  std::size_t at_once_below_ = 0;  // shorter payloads leave at once with every config
+  std::size_t at_once_below_ = 0;  // every config sends shorter payloads at once
   runtime::intrusive_list<send_in_flight> in_flight_;
   runtime::intrusive_list<whole_send> wholes_;
   actors::assignment assigned_;

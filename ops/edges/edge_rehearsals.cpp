@@ -23,12 +23,13 @@ namespace {
 constexpr time_ns rehearsal_pause_ns = 200'000;
 constexpr time_ns longest_rehearsal_ns = actors::warming_limit_ns / 4 * 3;
 
-// The config's half on this rank is to blame: it threw, or sent or asked for a part that the payload does not have.
+// True if the config's half on this rank is to blame: it threw, or sent or asked for a part that the payload does not have.
 constexpr bool is_of_its_own(errc failure) noexcept {
   return failure == errc::config_failed || failure == errc::bad_argument;
 }
 
-// The pattern of a rehearsal, the same on every machine. It is made of words for speed: a loop stands still while it is made or compared.
+// The pattern of a rehearsal, the same on every machine. It is made of words for speed, because the loop stands still while this rank
+// makes or compares the pattern.
 constexpr std::uint64_t pattern_step = 0x9e3779b97f4a7c15U;
 std::uint64_t little_endian(std::uint64_t word) noexcept {
   return std::endian::native == std::endian::big ? __builtin_bswap64(word) : word;
@@ -91,10 +92,11 @@ task<> edge_out::rehearse(std::uint64_t digest) {
     block = memory().make(rehearsal_bytes());
     const std::span<std::byte> scratch = block->bytes();
     co_await make_pattern(memory(), scratch, digest);
-    control.reset();  // the rest is waiting
+    control.reset();  // from here on it mostly waits
     registered_scratch = memory_for(needs::known_payload, digest, scratch);
-    // A rehearsal holds up nobody, so it waits for what it needs; without that it fails, on both sides. It waits an eighth too long at
-    // most, because each pause is an eighth of the time so far: looking every 0.2 ms for seconds would cost the program.
+    // A rehearsal delays no other call, so it waits for the credit or memory that it needs. If that does not come, the rehearsal fails on
+    // both sides. Each pause is an eighth of the time so far, so the wait is at most an eighth too long. Checking every 0.2 ms for
+    // seconds would slow the program down.
     const time_ns began = services_.ex.now();
     const time_ns until = services_.ex.deadline_in(actors::warming_limit_ns / 2);
     for (time_ns now = began; !sender_.ready_to_rehearse(digest, scratch) && now < until; now = services_.ex.now()) {
@@ -115,7 +117,7 @@ task<> edge_out::rehearse(std::uint64_t digest) {
   std::rethrow_exception(thrown);
 }
 
-// The rehearsal uses up its number all the same, because the receiver counts it, too.
+// The rehearsal still uses up its number, because the receiver counts it.
 void edge_out::give_up_rehearsal(std::uint64_t digest) {
   const actors::outgoing inv = sender_.begin_rehearsal(digest, rehearsal_bytes());
   part_sender out(services_.net, options_.peer, inv.mark, inv.access);
@@ -125,7 +127,7 @@ void edge_out::give_up_rehearsal(std::uint64_t digest) {
 
 // ---- at the receiver ----------------------------------------------------------------------------------------------------
 
-// The error of a rehearsal that has failed at its sender, or of which nothing has arrived.
+// The error of a rehearsal that failed at its sender, or that did not arrive at all.
 error edge_in::seen_at_receiver(const part_receiver& in, errc code) const {
   const std::string sender = "rank " + std::to_string(options_.peer) + ", which sends, ";
   if (in.sender_failure() != errc::none)
@@ -134,7 +136,8 @@ error edge_in::seen_at_receiver(const part_receiver& in, errc code) const {
   return code;
 }
 
-// Receives the sender's next rehearsal and returns its number. A rehearsal before number `due` says nothing of this config.
+// Receives the sender's next rehearsal and returns its number. A rehearsal with a number below `due` is an earlier one, and not of this
+// config.
 task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::uint64_t wanted, std::span<std::byte> scratch) {
   part_receiver in(receiver_, 0, scratch.size(), part_receiver::kind::rehearsal, nullptr, scratch.data());
   // An eighth longer than the sender's timeout, so that the sender's error comes first.
@@ -180,8 +183,8 @@ task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::uint64_t want
 }
 
 task<> edge_in::rehearse(std::uint64_t digest) {
-  // Both ends number the rehearsals that they are asked for. Messages of an earlier one, or its poison, may still be here: this end had no
-  // memory for it, or had stopped waiting for it.
+  // Both ends number the rehearsals that the leader requests. Messages or the poison of an earlier rehearsal may still arrive here, because
+  // this end had no memory for that rehearsal, or had stopped waiting for it.
   const std::uint64_t due = rehearsals_++;
   const std::shared_ptr<runtime::memory_space::block> block = memory().make(rehearsal_bytes() + guard_bytes);
   const scratch_guard guard(memory(), block->bytes());

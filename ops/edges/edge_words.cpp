@@ -32,7 +32,7 @@ failure edge_end::in_words(errc code, const runtime::error_facts& about, const s
   if (failed_ && !by_itself) return failure(while_in_flight(*failed_, about));
   std::string text = what + said_by(options_.memory, code, what);
   if (code != errc::peer_failed) return failure({code, about, text});
-  // The transport may know of a death before anybody has told this end.
+  // The transport may know of a death before this end does.
   text += "; rank " + std::to_string(options_.peer) + " is gone; restart the job to continue";
   const runtime::root_cause cause{options_.peer, " is gone; restart the job to continue"};
   return failure({code, about, text, &cause});
@@ -109,7 +109,7 @@ void edge_out::list_left_over(std::vector<std::string>& lines) {
 // ---- at the receiver ----------------------------------------------------------------------------------------------------
 
 void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::string_view why) {
-  if (why.empty() && in.failed() == errc::timeout) why = in.mismatch();  // for a message that would have arrived whole
+  if (why.empty() && in.failed() == errc::timeout) why = in.mismatch();  // parts that do not fit may be the cause
   const paired_config* config = find(ran);
   const bool other_bytes = has(in.mark()->flags, stamp_flags::checked) && in.received_bytes() == in.total_bytes() &&
                            in.failed() == errc::config_failed && in.sender_failure() == errc::none && why.empty();
@@ -165,7 +165,7 @@ void edge_in::tell_refused(const part_receiver& in, errc why) {
   static_cast<void>(participant_.actor.try_send(std::move(n)));
 }
 
-// If the peer has not said what it does (perhaps there was no time to ask), names another likely reason.
+// If the peer has not said what it is doing (perhaps there was no time to ask), names another likely reason.
 std::string edge_in::late_because() const {
   const std::string said = words_of_peer();
   return said.empty() ? ", or what it sends has another tag" : said;

@@ -103,7 +103,7 @@ bool have_in_common(std::span<const std::byte> a, std::span<const std::byte> b) 
   return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
 }
 
-// Tells the hooks of an operation what becomes of it.
+// Tells the hooks of an operation how it ends.
 class told_operation {
  public:
   // The arguments of a step. Its operation is the `number`-th one of its peer, tag and kind.
@@ -147,8 +147,8 @@ class told_operation {
     if (given_up && operation_.hooks != nullptr) operation_.hooks->on_given_up(operation_, f.reason());
   }
 
-  // A receive must not wait for a send that may wait for this receive, around all ranks. It receives into a temporary buffer instead. Nor
-  // must it wait for a step that itself waits for such a send, such as the receive before it into that memory.
+  // A receive must not wait for a send that may itself wait for this receive, through a circle of ranks. Nor must it wait for a step that
+  // waits for such a send, such as an earlier receive into that memory. In both cases it receives into a temporary buffer instead.
   bool goes_beside(const runtime::flow_step& earlier) {
     if (sends() || operation_.pieces != nullptr) return false;
     const auto* const sent = dynamic_cast<const told_operation*>(&earlier);
@@ -344,7 +344,7 @@ runtime::flow_step_ptr p2p_end::step_for(const runtime::dataflow& flow, const p2
   return runtime::new_step<receive_step>(posted, pairs_.edge_from(o.peer), batches_);
 }
 
-// Sends a short message at once if it waits for nothing; it then needs no step. Throws the error of the send.
+// Sends a short message at once if it need not wait for anything; then the message needs no step. Throws the error of the send.
 bool p2p_end::leaves_at_once(const runtime::dataflow& flow, const p2p_operation& o, std::uint64_t batch,
                              const runtime::buffer_access& use, const runtime::step_options& how) {
   if (o.what != p2p_operation::kind::send || o.peer == self_ || o.pieces != nullptr) return false;
@@ -396,8 +396,8 @@ p2p_end::matching p2p_end::receive_for(const open_message& sent, rank_id from) c
   return same->posted > sent.number ? matching::posted : matching::awaited;
 }
 
-// Infers from this rank's own receives whether the peer has posted the receive for `sent`. If all ranks do the same, they have posted the
-// receives for all of this rank's sends of one tag and number once this rank has posted as many receives of that tag and number.
+// Infers from this rank's own receives whether the peer has posted the receive for `sent`. This assumes that all ranks do the same. Then,
+// once this rank has posted as many receives of a tag and number as sends, the peers have also posted the receives for these sends.
 p2p_end::matching p2p_end::receive_for(const open_message& sent) const {
   const p2p_operation& o = *sent.operation;
   const matching peers = receive_for(sent, o.peer);
@@ -424,15 +424,16 @@ bool p2p_end::is_held_up(const runtime::flow_step& earlier) {
   return !held_up_.empty() && held_up_.contains(&earlier);
 }
 
-// A computation may wait for a send under a tag that this rank only sends with, for instance if it works for another rank. That rank takes
-// the result whatever this rank receives next. So from such a send, only messages are followed.
+// If this rank only sends under a tag, for instance because it computes for another rank, that rank receives the result independently of
+// what this rank receives next. So computations that wait for such a send count as free to end, and only messages that wait for it count
+// as held up.
 void p2p_end::find_held_up() {
   held_up_.clear();
   if (open_sends_.empty()) return;
   boost::container::small_vector<const runtime::flow_step*, 16> of_unknown;
   open_sends_.for_each([&](open_message& sent) {
     if (!sent.step->has_followers()) return;
-    if (may_wait_for(sent, posted_from_)) return sent.unlink();  // for good
+    if (may_wait_for(sent, posted_from_)) return sent.unlink();  // it stays so
     if (receive_for(sent) == matching::unknown) {
       of_unknown.push_back(sent.step);
     } else {
@@ -477,7 +478,7 @@ bool p2p_end::may_close_circle(const runtime::dataflow& flow, std::span<const p2
   return false;
 }
 
-// Throws if a send to this rank itself is to send what its own receive brings, perhaps through other messages: it would never end.
+// Throws if a send to this rank itself depends on the data of its own receive, perhaps through other messages: it would never end.
 void p2p_end::check_circles(const runtime::dataflow& flow, std::span<const p2p_operation> batch) {
   constexpr std::size_t most_looked_at = 256;
   struct posted {
@@ -506,7 +507,7 @@ void p2p_end::check_circles(const runtime::dataflow& flow, std::span<const p2p_o
   if (count > 2 * most_looked_at) return;
   for (const p2p_operation& o : batch) {
     if (o.peer != self_) continue;
-    if (!memory_.check(o.bytes)) return;  // it fails when it begins, with the reason
+    if (!memory_.check(o.bytes)) return;  // it fails with the reason when it begins
     add(o, true, true);
   }
   std::erase_if(all, [](const auto& m) { return !m.second.sent || !m.second.received; });
@@ -549,7 +550,7 @@ p2p_end::line& p2p_end::line_of(const p2p_operation& o) {
   return o.what == p2p_operation::kind::send ? sends_[key] : receives_[key];
 }
 
-// Orders the messages on the device before the host starts any of them, so the order holds whichever config moves a message.
+// Orders the messages on the device before the host starts any of them. So the order holds for every config that moves a message.
 void p2p_end::order_behind(const batch_options& how, std::span<p2p_operation> batch) {
   try {
     for (p2p_operation& o : batch) {

@@ -41,7 +41,7 @@ class p2p_end final : public op_end {
   transfer& pairs() noexcept { return pairs_; }
   const self_edge& to_itself() const noexcept { return to_itself_; }
   void list_waiting(runtime::waiting_list& all) override { to_itself_.list_waiting(all); }
-  /// For how many peers and tags there is state here. State of tags that are no longer used is dropped.
+  /// The number of pairs of peer and tag that have state here. State of tags that are no longer used is dropped.
   std::size_t known_tags() const noexcept { return sends_.size() + receives_.size() + to_itself_.known_tags(); }
   /// A message of a step that has not ended.
   struct open_message : runtime::list_hook {
@@ -74,7 +74,7 @@ class p2p_end final : public op_end {
     std::size_t size() const noexcept { return all_.size(); }
     struct counted {
       std::size_t known = 0;   // peers with a message of that tag
-      std::size_t posted = 0;  // of those, peers whose message of that number was posted
+      std::size_t posted = 0;  // of those, peers with a posted message of that number
     };
     /// Counts among `peers`.
     counted count(const std::vector<declared_edge*>& peers, std::uint32_t tag, std::uint64_t number) const;
@@ -116,7 +116,7 @@ class p2p_end final : public op_end {
   rank_id self_;
   sequences sends_;
   sequences receives_;
-  runtime::intrusive_list<open_message> open_sends_;      // except sends whose receives have been posted
+  runtime::intrusive_list<open_message> open_sends_;      // except sends with posted receives
   runtime::intrusive_list<open_message> open_to_itself_;  // in posting order, until they meet
   // For the receive that is being posted; filled when it first asks.
   std::unordered_set<const runtime::flow_step*> held_up_;

@@ -1,6 +1,6 @@
 #pragma once
-/// The messages of an edge that its receiver refused, as the sender knows them. A call that has not ended throws its own refusal. If a
-/// message had left before its refusal arrived, a later call reports it.
+/// The sender's record of an edge's messages that the receiver refused. A call that has not ended throws the refusal of its own message.
+/// If the call had ended before the refusal arrived, a later call reports the refusal.
 ///
 ///     refusals refused;
 ///     refused.add({.tag = 0, .invocation = 7, .bytes = 8, .code = errc::buffer_too_small, .why = …}, refusals::call::has_ended);

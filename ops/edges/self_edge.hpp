@@ -1,12 +1,13 @@
 #pragma once
-/// The messages of a rank to itself: they match by tag and order like those of other ranks, and are copied once, from buffer to buffer,
+/// The messages of a rank to itself. They match by tag and order, like messages between ranks, and are copied once, from buffer to buffer,
 /// when both sides are posted.
 ///
 ///     scope.spawn(edge.send(x, {.tag = 3}));
 ///     std::uint64_t got = co_await edge.receive(y, {.tag = 3});
 ///
-/// Failure: `timeout` for a side whose other side was not posted in time; `buffer_too_small`, or `declaration_mismatch` for other element
-/// types, on both sides, with nothing written. Cancellation ends the wait for the other side; a copy that has begun is waited for.
+/// Failure: `timeout` if the other side is not posted in time. `buffer_too_small`, or `declaration_mismatch` if the element types differ,
+/// on both sides; then nothing is written. Cancellation ends the wait for the other side; if the copy has begun, the call still waits for
+/// it.
 #include <parley/actors/services.hpp>
 #include <parley/news.hpp>
 #include <parley/ops/edges/calls.hpp>
@@ -62,7 +63,7 @@ class self_edge {
   enum class way : std::uint8_t { sends, receives };
   runtime::task<std::shared_ptr<copying>> meet(side& mine, way what, call_options o, const char* verb);
   void forget_if_idle(std::uint32_t tag) noexcept;
-  /// Throws, on each side, if the receive does not accept what was sent.
+  /// Throws, on each side, if the receive does not accept the sent message.
   void throw_misfit(const copying& c, const char* verb, std::uint32_t tag) const;
   runtime::error_facts about(std::uint32_t tag) const;
   /// Records the error that a call ends with, and returns it.

@@ -78,7 +78,7 @@ constexpr time_ns tuning_pause_ns = 1'000'000;
 constexpr time_ns credit_pause_ns = 20'000;
 constexpr time_ns longest_for_credit_ns = 2'000'000;
 
-// Without its credit a put is not tried, and messages in quick succession leave the credit no time to arrive.
+// A put is tried only with a credit, and messages in quick succession leave the credit no time to arrive.
 runtime::task<> until_credit(edge_out& edge, runtime::executor& ex, std::uint64_t bytes) {
   const time_ns until = ex.deadline_in(longest_for_credit_ns);
   while (!edge.knows_where(tuning_tag, bytes) && ex.now() < until) {
@@ -176,7 +176,7 @@ actors::registered_memory transfer::register_bytes(std::span<std::byte> memory) 
   return made;
 }
 
-// `start` takes no scope from its caller, so a call could not tell by itself who made it.
+// `start` gets no scope from its caller, so the call itself cannot see that a config made it.
 void transfer::check_caller() const { runtime::check_call(*where_, {"op", name_}); }
 
 namespace {

@@ -29,7 +29,7 @@ struct halo_plan::link {
   // For regions of a few long pieces: the call packs and unpacks them, unless its config sends by the piece.
   std::unique_ptr<actors::payload_pieces> pieces_out{};
   std::unique_ptr<actors::payload_pieces> pieces_in{};
-  bool has_come = false;           // in the host's memory, and not unpacked yet
+  bool has_come = false;           // the data has arrived in host memory, and is not unpacked yet
   std::uint64_t packed_bytes = 0;  // by `start`, so far
   term_comparison terms{};         // bytes sent, bytes expected, and hashes of the pieces
   std::span<std::byte> sent() noexcept;
@@ -45,8 +45,8 @@ struct halo_plan::state final : p2p_hooks {
   std::vector<link> links;
   neighbours* around = nullptr;
   std::uint16_t type = 0;  // of the elements of all fields together
-  // The buffers that packing and unpacking on the host name, empty if there is none; and the memory of all ghosts, for an exchange that
-  // follows a failed one.
+  // The buffers that the steps for packing and unpacking on the host name (empty without such a step). `afresh`: the memory of all ghosts,
+  // for an exchange that follows a failed one.
   std::vector<runtime::buffer_access> packs;
   std::vector<runtime::buffer_access> unpacks;
   std::vector<runtime::buffer_access> afresh;
@@ -105,7 +105,7 @@ std::vector<place> directions_of(const halo_options& op) {
   return all;
 }
 
-// The tag is the number of the direction in which data is sent, so that two blocks may be neighbours twice.
+// The tag is the number of the direction in which data is sent, because two blocks may be neighbours in two directions.
 std::uint32_t tag_of(const place& to) {
   return static_cast<std::uint32_t>((to[0] + 1) * 9 + (to[1] + 1) * 3 + to[2] + 1);
 }
@@ -126,7 +126,7 @@ std::optional<rank_id> neighbour_of(const halo_options& op, const std::vector<ra
 }  // namespace
 
 namespace {
-// The terms of a grid, which all its ranks declare alike. In a mesh, each rank has neighbours of its own.
+// The terms of a grid, which all its ranks declare alike. A mesh declares only its shape, because its ranks have different neighbours.
 std::vector<actors::declared_term> terms_of(const halo_options& op) {
   if (op.ranks.empty()) return {{"shape", "mesh"}};
   const auto in_words = [](const auto& all, const char* between) {
@@ -272,7 +272,7 @@ void halo::check(const halo_field& f, std::size_t number) const {
   if (is_empty) return;
   if (last >= elements)
     wrong("has " + std::to_string(elements) + " elements, and with its rim needs " + std::to_string(last + 1));
-  // The cells may be those of another grid, or in another order. Then the wrong elements would move.
+  // The cells may belong to another grid, or be in another order. Then the wrong elements would be sent.
   if (f.strides.empty() && last + 1 < elements)
     wrong("has " + std::to_string(elements) + " elements, and its cells with their rim are " +
           std::to_string(last + 1) + "; correct `cells`, give `strides`, or pass only the part that they fill");
@@ -330,7 +330,7 @@ std::uint64_t total_of(const std::vector<memory_pieces>& regions) {
 
 bool in_place(const std::vector<memory_pieces>& regions) { return regions.size() == 1 && regions[0].contiguous(); }
 
-// Equal on two ranks whose pieces have the same lengths in the same order; 0 without pieces.
+// Two ranks get the same hash if their pieces have the same lengths in the same order. 0 without pieces.
 std::uint64_t hash_of(const std::unique_ptr<actors::payload_pieces>& pieces) {
   if (pieces == nullptr) return 0;
   std::vector<std::uint64_t> sizes;
@@ -379,7 +379,7 @@ memory_pieces halo::with_rim(const halo_field& f) const {
     whole.cells[d] += 2 * op_.width[d];
     elements *= whole.cells[d];
   }
-  memory_pieces r = box(whole, {0, 0, 0}, false);  // begins behind a rim that it has not
+  memory_pieces r = box(whole, {0, 0, 0}, false);  // begins behind a second rim, which does not exist
   r.base = f.memory.data();
   return r;
 }
@@ -403,7 +403,7 @@ void halo::check_apart(const std::vector<halo_field>& fields, const std::vector<
     for (const halo_plan::link& l : links) add(l.in[i], i, true);
   }
   std::sort(all.begin(), all.end(), [](const piece& a, const piece& b) { return a.at.data() < b.at.data(); });
-  std::vector<std::array<const piece*, 2>> farthest(fields.size());  // of each field's cells, and of its ghosts, so far
+  std::vector<std::array<const piece*, 2>> farthest(fields.size());  // so far: of each field's cells, and of its ghosts
   for (const piece& p : all) {
     for (std::size_t other = 0; other < fields.size(); ++other) {
       const piece* const before = farthest[other][p.ghost ? 0 : 1];
@@ -505,12 +505,12 @@ void halo_plan::state::check(link& l, std::uint64_t came) const {
 }
 
 namespace {
-// One number has a payload's size and, above it, the hash of the op's declaration.
+// One number contains a payload's size in its low bits, and the hash of the op's declaration in its high bits.
 constexpr unsigned size_bits = 64 - neighbours::declared_hash_bits;
 constexpr std::uint64_t size_mask = (std::uint64_t{1} << size_bits) - 1;
 }  // namespace
 
-// If the two ranks have declared the op differently, that is the error, whatever the sizes are.
+// If the two ranks have declared the op differently, that is the error, even if the sizes differ too.
 void halo_plan::state::check_said(link& l, std::span<const std::uint64_t> theirs) const {
   if (theirs[0] >> size_bits != around->declared_hash()) return around->differs(l.peer);
   check(l, theirs[0] & size_mask);
@@ -583,7 +583,7 @@ void halo_plan::state::on_given_up(const p2p_operation& o, const error& why) noe
   if (around != nullptr && o.peer != self) around->give_up(why);
 }
 
-// A flow may have many exchanges behind a failed one. This tells a neighbour that waits for one of them, so that it need not time out.
+// A flow may have many exchanges behind a failed one. A neighbour that waits for one of them gets this news and so does not time out.
 void halo_plan::state::on_left_out(const p2p_operation& o, const error& why) noexcept {
   if (why.code() == errc::cancelled) return on_given_up(o, why);
   if (around != nullptr && o.peer != self) around->close(why);
@@ -642,8 +642,8 @@ void halo_plan::open(runtime::dataflow& flow, runtime::device_stream stream) {
   receiving_flow_ = &flow;
 }
 
-// Compares sizes once per plan and generation. Otherwise only the receiver would see that another number of bytes has arrived; its sender
-// would never be told.
+// Compares sizes once per plan and generation. Otherwise only the receiver would notice a message of another size, and the sender would
+// not.
 void halo_plan::compare(runtime::dataflow& flow, std::vector<flow_work>& all) {
   constexpr std::uint32_t beside = 32;  // beyond the tags of ghosts
   for (link& l : state_->links) {
@@ -680,8 +680,8 @@ class halo_plan::packing final : public runtime::flow_step {
   const boost::intrusive_ptr<state> plan_;
 };
 
-// Unpacks all that has arrived, in order with the other steps that name the fields: after the receives, also after failed ones. If it were
-// abandoned, it would count as a failed write to the fields, and the next exchange must not fail because of that.
+// Unpacks all data that has arrived, in order with the other steps that name the fields: after the receives, even if some failed. It is not
+// abandoned then, because an abandoned step would count as a failed write to the fields and would make the next exchange fail.
 class halo_plan::unpacking final : public runtime::flow_step {
  public:
   explicit unpacking(boost::intrusive_ptr<state> of) noexcept : plan_(std::move(of)) {}
@@ -714,7 +714,7 @@ void halo_plan::begin_anew_if_failed(runtime::dataflow& flow, std::vector<flow_w
   if (!state_->afresh.empty()) all.push_back(flow.add(runtime::new_step<unpacking>(state_), state_->afresh));
 }
 
-// Packs at once if the buffers are free; that needs no step.
+// If the buffers are free, packs at once, without a step.
 void halo_plan::pack(runtime::dataflow& flow, std::vector<flow_work>& all) {
   const auto& uses = state_->packs;
   if (uses.empty()) return;
@@ -756,7 +756,7 @@ flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream strea
     begin_anew_if_failed(flow, beside);
   }
   pack(flow, beside);
-  // Sends come first, so that packed data contains nothing that this exchange brings.
+  // Sends come first, so that packed data contains nothing that this exchange receives.
   boost::container::small_vector<p2p_operation, 8> batch;
   for (link& l : links) {
     if (on_device) state_->pack(l, stream);

@@ -45,7 +45,7 @@ void add_attention_block(attention_state<T>& state, std::span<const T> q, std::s
       score[j] = product * scale;
       highest = std::max(highest, score[j]);
     }
-    // If a row has met only keys that score -inf, 0 is subtracted in place of -inf, so that the results are numbers.
+    // If all keys of a row so far score -inf, 0 is subtracted in place of -inf, so that the results are numbers.
     const sum base = highest == masked ? 0 : highest;
     const sum shrink = std::exp(state.maximum[row] - base);
     sum* const out = state.weighted.data() + row * s.dimensions;
@@ -201,7 +201,7 @@ task<> ring_attention::rotate(runtime::dataflow& flow, ring_attention* self, cal
   using runtime::updates;
   flow.stop_at_failure();
   const std::uint64_t bytes = c->shape.elements() * c->element_bytes;
-  // Keys and values, used in turn: one block is computed with while the other is received.
+  // Two blocks of keys and values, used in turn: the computation reads one while the other is received.
   for (auto& both : c->came) both.resize(self->size_ > 1 ? 2 * bytes : 0);
   const auto typed = [c](p2p_operation o) {
     o.type = c->type;
@@ -213,7 +213,8 @@ task<> ring_attention::rotate(runtime::dataflow& flow, ring_attention* self, cal
   for (std::uint64_t step = 0; step < self->size_; ++step) {
     const std::span<std::byte> next(c->came[step % 2]);
     if (step + 1 < self->size_) {
-      // Two rotations in a row have different tags: a receive that ends without its block must not leave the block to the next receive.
+      // Two successive rotations have different tags. Otherwise, if a receive ended without its block, the next receive would get that
+      // block.
       const std::uint32_t tag = c->tag + 2 * static_cast<std::uint32_t>(step % 2);
       auto moving =
           self->ring_.start(flow, {typed(p2p::isend(keys, {.to = self->next_, .tag = tag})),
@@ -316,8 +317,8 @@ task<> attention_plan::rotate(runtime::dataflow& flow, state* s, const call* c) 
     const bool rotates = step + 1 < s->size;
     const std::span<std::byte> next = rotates ? s->came[step % 2].memory->bytes() : std::span<std::byte>();
     if (rotates) {
-      // The receive overwrites the block that the last rotation sends, so that send must end first. It is awaited before kernels that read
-      // the block are in the stream: otherwise the send would run after them, not during the computation with the block before.
+      // The receive overwrites the block that the last rotation sends, so that send must end first. This waits for it before kernels that
+      // read the block are in the stream: otherwise the send would run after them, not during the computation with the previous block.
       if (step > 1) co_await leaving;
       const std::uint32_t tag = 2 * static_cast<std::uint32_t>(step % 2);  // the same tags as on the host
       coming.push_back(s->ring.start(flow,

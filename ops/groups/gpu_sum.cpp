@@ -88,7 +88,7 @@ class nccl_sum_config final : public captured_sum_config {
   std::vector<std::string> requirements() const override { return {"nccl"}; }
 };
 
-// It has a wire class of its own, because NCCL may give the other members access to a buffer that is named in a graph.
+// It has its own wire class, because NCCL may give the other members access to a buffer that is named in a graph.
 class nccl_graph_sum_config final : public gpu_sum_config {
  public:
   nccl_graph_sum_config()
@@ -121,7 +121,7 @@ class gathered_sum_config final : public gpu_sum_config {
       : gpu_sum_config(in_blocks("gathered_sum", blocks), gpu_sum::way::gathered, blocks) {}
 };
 
-/// The message of a member whose floats are in its box.
+/// A member sends this message when its floats are in its box.
 struct gathered_call {
   std::uint64_t bytes = 0;
   std::uint64_t number = 0;
@@ -180,9 +180,9 @@ void gpu_world::abort() noexcept {
   if (telling_ != nullptr) telling_->cancel();
 }
 
-// Waits until all kernels have ended: until then they touch buffers, although they were told to stop. A kernel behind a wait for a message
-// starts once the message has arrived or failed; other calls of this rank go on meanwhile, as they may have to bring it. If NCCL was still
-// connecting for a call, that call enters the stream late.
+// Waits until all kernels have ended: even after the abort they touch buffers until then. A kernel behind a wait for a message starts once
+// the message has arrived or failed. This rank's other calls continue during this wait, because one of them may have to receive that
+// message. If NCCL was still connecting for a call, that call enters the stream late.
 task<> gpu_world::until_its_end() {
   while (nothing_more_ != nullptr && !nothing_more_->load()) co_await runtime::yield;
   capturing_.reset();
@@ -215,15 +215,15 @@ task<> gpu_world::run(gpu_sum what, bool replayed) {
   runtime::scope& here = co_await runtime::this_scope;
   check(what);
   if (what.floats.empty()) co_return;
-  // Aborts the world if this call is torn down. Nobody knows how far the others got with the call, and its kernel waits for them. The abort
-  // has to be immediate, because the wait for the end of kernels comes before everything else that would abort the world.
+  // Aborts the world if this call is torn down: it is unknown how far the other members got with the call, and its kernel waits for them.
+  // The abort has to be immediate, because the wait for the end of kernels comes before everything else that would abort the world.
   bool is_over = false;
   const runtime::finally torn_down([this, &is_over] {
     if (!is_over) abort();
   });
   std::exception_ptr thrown;
   try {
-    copies_.check(what.floats, sizeof(float)).value();  // may fail on this member alone; the others are in the call
+    copies_.check(what.floats, sizeof(float)).value();  // may fail on this member alone, while the others make the call
     if (what.how == gpu_sum::way::gathered) {
       co_await gather(what);
     } else {
@@ -240,7 +240,7 @@ task<> gpu_world::run(gpu_sum what, bool replayed) {
   is_over = true;
   const bool by_another = aborted_;
   if (!thrown && !by_another) co_return;
-  // Nobody knows how far the others got with the call.
+  // It is unknown how far the other members got with the call.
   abort();
   co_await until_its_end();
   if (by_another && (!thrown || here.cancelled() == errc::none))
@@ -274,7 +274,7 @@ task<> gpu_world::capture(gpu_sum what, transports::cuda_stream stream) {
   std::rethrow_exception(thrown);
 }
 
-// If this throws, the other members would wait until something ends them, so it aborts the world.
+// If this member threw without an abort, the other members would wait for it. So this aborts the world before it throws.
 task<> gpu_world::own_turn() {
   runtime::scope& here = co_await runtime::this_scope;
   const std::uint64_t mine = asked_++;
@@ -288,7 +288,8 @@ task<> gpu_world::own_turn() {
   raise_if_aborted();
 }
 
-// Called in its turn: before that, the previous call may not be in the stream yet, and would be behind the work that this call waits for.
+// Called in this call's turn. Any earlier, the previous call might not be in the stream yet, and would then wait for the work that only
+// this call has to wait for.
 void gpu_world::order_behind(std::span<const std::byte> floats) {
   const errc ordered = copies_.order_behind_all(stream_, floats);
   if (ordered != errc::none) runtime::raise({ordered, copies_.driver().fault()});
@@ -319,7 +320,7 @@ task<> gpu_world::in_turn(runtime::device_stream stream, const std::function<voi
   launch_in_turn(static_cast<transports::cuda_stream>(stream), launch);
 }
 
-// NCCL accepts one call at a time, and the call is in the stream only once NCCL says so.
+// NCCL accepts one call at a time, and the call is in the stream only once NCCL reports that.
 task<> gpu_world::enqueue(gpu_sum what, transports::cuda_stream stream, place where) {
   co_await own_turn();
   if (where == place::stream) {
@@ -370,16 +371,16 @@ task<> gpu_world::replay(gpu_sum what) {
   launch_in_turn(stream_, launch);
 }
 
-// No kernel here waits for another member, so GPUs may queue these kernels behind each other. Nor may one be behind a kernel that waits, as
-// streams may share queues.
+// No kernel here waits for another member, so GPUs may queue these kernels behind each other. The kernels run in the stream for prompt
+// work, because streams may share queues, and these kernels must not be queued behind a kernel that waits.
 task<> gpu_world::gather(gpu_sum what) {
   runtime::scope& here = co_await runtime::this_scope;
   co_await own_turn();
   transports::cuda_driver& gpu = copies_.driver();
   const transports::cuda_stream stream = copies_.prompt();
   const gathered_call mine{what.floats.size(), ++gathered_};
-  // A stage is written again two calls later. By then its readers have sent their messages of the call between, so they have ended this
-  // call. The first two stages are for the kernels that wait for each other.
+  // This member writes a stage again two calls later. By then the stage's readers have sent their messages of the call in between, so they
+  // have ended this call. The first two stages are for the kernels that wait for each other.
   const std::size_t stage = transports::peer_boxes::head_bytes + (2 + mine.number % 2) * boxes_.stage_bytes;
   auto settled = co_await transports::device_step(
       copies_, [&](runtime::completion* done) { return copies_.settle(what.floats, done); });

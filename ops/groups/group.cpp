@@ -41,7 +41,7 @@ void add_words(std::span<std::byte> into, std::span<const std::byte> from) {
   }
 }
 
-// A call of 0 bytes moves no data, but its messages are sent: the leader receives from all that contribute, and answers all members.
+// A call of 0 bytes moves no data, but its messages are sent: the leader receives from all contributors, and replies to all members.
 task<> move_nothing(group_call& g) {
   const bool collects = g.what() != collective_kind::broadcast;
   if (g.self() == g.leader()) {
@@ -243,7 +243,8 @@ void group_end::list_left_over(std::vector<std::string>& lines) {
 }
 
 void group_end::fail(const error& why) noexcept {
-  // `fenced` replaces an earlier error: what this rank lost before no longer counts. So does `peer_restarted`: a new process has come.
+  // `fenced` replaces an earlier error, because this rank's earlier losses no longer count. `peer_restarted` also replaces one, because a
+  // new process has come.
   if (failed_ && why.code() != errc::fenced && why.code() != errc::peer_restarted) return;
   failed_ = why;
   participant_.changed.tell();
@@ -306,7 +307,7 @@ struct group_end::comparison {
   task<> begin(bool leads, std::size_t place, std::size_t members) {
     data.resize(right.data.size());
     co_await memory().copy(data, right.data);
-    // The data that the candidate has to bring must not be there by chance.
+    // Clears the memory for the candidate's result, so that the right data cannot be there by chance.
     const auto blank = [](std::span<std::byte> part) {
       for (std::byte& b : part) b = ~b;
     };
@@ -322,7 +323,7 @@ struct group_end::comparison {
     tried.data = there->bytes();
     co_await device->copy(tried.data, data);
   }
-  /// In the default's run: keeps the combined data, then does the leader's work in between.
+  /// In the default's run: keeps the combined data, then does the leader's work between combining and returning.
   task<> keep_and_do(std::span<std::byte> brought, const between_function* does) {
     combined.resize(brought.size());
     co_await memory().copy(combined, brought);
@@ -339,7 +340,7 @@ struct group_end::comparison {
     if (!unlike) unlike = tuning::first_unlike(right.numbers, candidates, defaults, within);
   }
   runtime::memory_space* device;
-  std::vector<std::byte> data;                          // the candidate's copy of what is in the caller's buffer
+  std::vector<std::byte> data;                          // the candidate's copy of the caller's buffer
   std::unique_ptr<runtime::memory_space::block> there;  // that copy, on a device
   std::vector<std::byte> combined;  // the default's combined data, before the leader's work in between
   group_work right;
@@ -350,8 +351,8 @@ struct group_end::comparison {
   std::optional<tuning::unlike_number> unlike;
 };
 
-// Runs the default first, in the caller's buffer: whatever becomes of the candidate, the caller has the right result. The leader's work
-// in between is done once, and the candidate gets its result.
+// Runs the default first, in the caller's buffer: so the caller has the right result even if the candidate fails. The leader's work in
+// between is done once, and the candidate's run reuses its result.
 task<> group_end::run_both(group_invocation& inv, const group_config& config, comparison& with) {
   const auto& members = group_->members();
   const rank_id me = services_.net.rank();
@@ -378,7 +379,8 @@ task<> group_end::run_both(group_invocation& inv, const group_config& config, co
   co_await memory().settled(with.right.data);
 }
 
-// The row says that the candidate brought wrong data, so it cannot win. The message says which number is wrong, and ends its trials.
+// The row of this call marks the candidate's data as wrong, so the candidate cannot win. The message to the leader names the wrong number
+// and ends the candidate's trials.
 task<> group_end::compare(group_invocation& inv, comparison& with) {
   if (with.device == nullptr) {
     with.note(with.data, with.right.data);
@@ -414,7 +416,8 @@ void check_on_device(runtime::memory_space* device, const group_work& work, cons
                           "other elements and functions declare an op on host memory"});
 }
 
-// Waits for the work that the caller has enqueued for the data. The config is not charged for it. The wait ends with the call at latest.
+// Waits for the work that the caller has enqueued for the data. The config is not charged for this wait, which ends with the call at the
+// latest.
 task<> group_end::bring_in(const group_work& work) const {
   const auto over = co_await runtime::until_settled(*options_.memory, work.data);
   if (over.code() == errc::timeout)
@@ -477,7 +480,7 @@ task<> group_end::implement(group_invocation& inv, const group_work& work) {
   if (both) co_await compare(inv, *both);
 }
 
-// Before the members have met, each runs its own default. If a member is told to run another config, the declarations differ. The leader
+// Before the members have met, each runs its own default. If the leader's stamp names another config, the declarations differ. The leader
 // compares them, and its error names both. This waits for that error, for half of a call's timeout.
 task<> group_end::until_compared(const group_invocation& inv) {
   const time_ns until = services_.until(options_.timeout_ns / 2);
@@ -508,7 +511,7 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
     group_->end(inv);
     throw explained(inv, nullptr);
   }
-  if (turn != nullptr) inv.begin_timing();  // the config is not charged for what came before
+  if (turn != nullptr) inv.begin_timing();  // the config is not charged for the time before
   if (find(*digest) == nullptr && find(actors::compared_with_default(*digest)) != nullptr) inv.set_compared();
   std::exception_ptr thrown;
   try {
@@ -519,7 +522,7 @@ task<> group_end::run(group_work work, time_ns timeout_ns, group_turn* turn) {
   group_->end(inv);
   if (thrown) std::rethrow_exception(thrown);
   if (inv.fault().why != errc::none)
-    throw explained(inv, nullptr);  // it failed after it had settled, at its deadline; the others were told
+    throw explained(inv, nullptr);  // it failed at its deadline, after it had settled; the others have the news
   if (services_.watcher != nullptr) show_payload(inv, work);
 }
 
@@ -568,7 +571,7 @@ void group_turn::forgo(actors::group_fault why) noexcept {
   end_.group_->end(invocation_);
 }
 
-// Without a size, the culprit refused the call for a reason of its own. The error on that rank says why.
+// Without a size, the culprit refused the call for another reason, which the error on that rank names.
 std::string group_end::wrong_argument(const group_invocation& inv, const std::string& culprit) const {
   const actors::group_fault& fault = inv.fault();
   constexpr std::uint64_t no_size = actors::group_fault::no_size;
@@ -579,7 +582,7 @@ std::string group_end::wrong_argument(const group_invocation& inv, const std::st
     return culprit + " refused it: its config sent or asked for a part that this call does not have";
   if (fault.came_bytes == no_size) return culprit + " refused it; the error on that rank says why";
   const std::string ours = "; this rank has " + bytes(inv.total_bytes());
-  // Two workers differ: this one, and one that it has met. Which of them agrees with the leader is not known here.
+  // This worker and another one have different sizes. This rank does not know which of the two agrees with the leader.
   if (fault.culprit != self && !leads() && !inv.told_by_leader())
     return culprit + " called with " + bytes(fault.came_bytes) + ours +
            ": one of them called with another size than the others";
@@ -698,7 +701,7 @@ task<> group_end::rehearse(std::uint64_t digest) {
     co_await space.copy(here, work.data);
   } catch (...) {
     thrown = std::current_exception();
-    if (!begun) inv.fail(errc::config_failed, services_.net.rank());  // the others are told
+    if (!begun) inv.fail(errc::config_failed, services_.net.rank());  // also tells the others
   }
   group_->end(inv);
   const bool of_the_config = inv.fault().why == errc::config_failed || inv.fault().why == errc::bad_argument;

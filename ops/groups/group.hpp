@@ -7,20 +7,21 @@
 ///
 /// A call throws `failure`, which names op, rank and invocation, and the rank that was late, died, failed or called with another size:
 /// `timeout`, `peer_failed`, `config_failed`, `config_mismatch`, `bad_argument`, `role_conflict`, `declaration_mismatch`. Ranks that call
-/// with different types or different functions to combine get `declaration_mismatch`, too: their data is never combined. An invocation
-/// that fails does so on every rank of the group. The next one goes on, with the default if a config was to blame. When a rank comes back
-/// as a new process, all calls fail with `peer_restarted`, until an end of the next generation replaces this one.
-/// Calls match in the order in which each rank makes them; several may be in flight. A worker's timeout is an eighth longer than it asked
-/// for: the leader knows who is missing, so it should speak first.
+/// with different types or different functions to combine also get `declaration_mismatch`: their data is never combined. An invocation
+/// that fails does so on every rank of the group. The next one runs normally, with the default if a config was to blame. When a rank comes
+/// back as a new process, all calls fail with `peer_restarted`, until an end of the next generation replaces this one. Calls match in the
+/// order in which each rank makes them; several may be in flight. A worker's timeout is an eighth longer than the one given: the leader
+/// knows which rank is missing, so its error should come first.
 ///
 /// With NUMERICAL_CHECK (`constraints::compare_trials`) on the leader, a call that tries a candidate runs two configs: the default in the
-/// caller's buffer, then the candidate on a copy of the data. Only the candidate is timed. Both are parts of one invocation, on lanes of
-/// their own. The leader's stamp says so along with the config, so all members run both, or none does. If the results on a member differ by
-/// more than that member allows, the candidate is out on all members, by name; no caller ever gets its result.
+/// caller's buffer, then the candidate on a copy of the data. Only the candidate is timed. Both are parts of one invocation, on separate
+/// lanes. The leader's stamp says along with the config that numbers are compared, so either all members run both, or none does. If the
+/// results on a member differ by more than that member allows, the candidate is excluded on all members, with its name in a message; no
+/// caller ever gets its result.
 ///
-/// On a device, a call comes after the work that the memory's owner has enqueued for the buffer (`cuda_copies::after`). The config is not
-/// charged for that work. A call ends when the device is done with the buffer. If a device fails, its rank reports the device's own
-/// words; the other ranks hear whose device failed.
+/// On a device, a call runs after the work that the memory's owner has enqueued for the buffer (`cuda_copies::after`). The config is not
+/// charged for that work. A call ends when the device has finished with the buffer. If a device fails, the error on its rank contains the
+/// device's own text; the errors on the other ranks name the rank of the device that failed.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/coordinator.hpp>
 #include <parley/actors/agreement/participant.hpp>
@@ -64,13 +65,14 @@ struct group_options {
   std::vector<actors::remembered_best> remembered;
   tuning::constraints constraints{};
   runtime::memory_space* memory = nullptr;  ///< the device where the data of calls lies; null: in host memory
-  bool mutant_ignores_stamp = false;        ///< test switch: workers run c0 whatever the stamps say
+  bool mutant_ignores_stamp = false;        ///< test switch: workers ignore stamps and run c0
 };
 
 /// Makes the declaration for these options; `role_conflict` or `bad_argument` if they cannot make one.
 runtime::result<actors::op_declaration> declaration_of(const group_options& o);
 
-/// Throws `bad_argument` if a call's data does not lie on the device, or the device cannot combine it so. `whose` begins the text.
+/// Throws `bad_argument` if a call's data does not lie on the device, or if the device cannot combine it as the call asks. `whose` begins
+/// the text.
 void check_on_device(runtime::memory_space* device, const group_work& work, const std::string& whose);
 
 class group_turn;
@@ -97,7 +99,7 @@ class group_end final : public op_end, private actors::implementations {
   const actors::participant_state* as_participant() const noexcept override { return &participant_; }
   const actors::op_declaration& declaration() const noexcept override { return participant_.declaration; }
   const actors::rooted_group& data_path() const noexcept { return *group_; }
-  /// The title that its user knows.
+  /// The title for the user.
   runtime::op_title title() const noexcept { return {"group", options_.name}; }
   /// The agreement of its members. Sizes count all bytes that a call combines, broadcasts or gathers.
   agreement agreed() noexcept { return {services_, participant_, failed_, options_.timeout_ns}; }
@@ -128,10 +130,10 @@ class group_end final : public op_end, private actors::implementations {
     actors::coordinator_state coordinator;
     actors::coordinator_address actor;
   };
-  /// True if the others have received all that this rank owes them. Otherwise asks them.
+  /// True if the others have received everything that this rank has to send them. Otherwise asks them.
   bool settled() { return failed_ || group_->settled(); }
   std::vector<runtime::arrival> retire() noexcept;
-  /// Ends the op on all its ranks: more data arrived early than this rank keeps.
+  /// Ends the op on all its ranks. Called when more data arrived before its calls than this rank keeps.
   void refuse_overflow(const std::string& what);
   runtime::task<> rehearse(std::uint64_t digest) override;
   std::size_t rehearsals_at_once() const noexcept override { return 16; }
@@ -170,8 +172,9 @@ class group_end final : public op_end, private actors::implementations {
   bool retired_ = false;
 };
 
-/// A call with a place among the calls of a group, which runs later. It is for ops in which a call of one group leads to a call of another.
-/// Such calls must not be ordered by when they become ready, because other ranks may see another order.
+/// Reserves the next place among the calls of a group, for a call that runs later. It is for ops in which a call of one group leads to a
+/// call of another. The time when such a call becomes ready must not decide its place, because calls may become ready in another order on
+/// other ranks.
 ///
 ///     group_turn between(leaders, bytes, type, timeout_ns);   // when the whole op is called; its deadline counts from here
 ///     …                                                    // the work that comes before
@@ -182,10 +185,10 @@ class group_turn {
  public:
   group_turn(group_end& end, std::uint64_t bytes, actors::call_type type, time_ns timeout_ns);
   runtime::task<> run(group_work work);
-  /// Runs `other`, a turn of another group, as a part of this call. If this call fails meanwhile, the members of that group are told which
-  /// rank caused it.
+  /// Runs `other`, a turn of another group, as a part of this call. If this call fails before `other` ends, the errors of that group's
+  /// members name the rank that caused it.
   runtime::task<> run_within(group_turn& other, group_work work);
-  /// Gives the call up, because of what `why.culprit` did elsewhere: it fails on all ranks, and no config is blamed.
+  /// Gives the call up because of a fault of `why.culprit` in another group. The call fails on all ranks, and no config is blamed.
   void forgo(actors::group_fault why) noexcept;
 
  private:

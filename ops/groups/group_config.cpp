@@ -103,12 +103,12 @@ tuning::config_identity chunked_identity(const char* name, std::uint64_t chunk_b
   identity.wire_class = name;
   if (chunk_bytes != 0) {
     identity.parameters.emplace_back("chunk_bytes", chunk_bytes);
-    identity.wire_class += "_" + std::to_string(chunk_bytes);  // both ends must cut alike
+    identity.wire_class += "_" + std::to_string(chunk_bytes);  // both ends must cut data into equal pieces
   }
   return identity;
 }
 
-/// A piece as long as the data is one piece, as without a cut.
+/// A piece at least as long as the data means one piece, as if the data were not cut.
 std::string shape_in_pieces(const group_config& config, std::uint64_t bytes, std::uint64_t chunk_bytes) {
   return chunk_bytes == 0 || chunk_bytes >= bytes ? config.identity().name + " whole" : config.id();
 }
@@ -282,7 +282,8 @@ task<> chain_config::add_up(group_call& g, pieces all) {
       g.combine(piece, own);
       if (me != last) {
         left[i % 2] = g.send(me + 1, all.offset(i), piece, partial);
-        // Posted now, not after the last piece: the last place waits until its sums are received, and the places before wait for it.
+        // Posted now, not after the last piece: the last place waits until its sums are received, and the places before it wait for the
+        // last place.
         if (me == g.leader()) g.receive(last, all.offset(i), own, whole);
       } else if (me != g.leader()) {
         left[i % 2] = g.send(g.leader(), all.offset(i), piece, whole);
@@ -328,7 +329,7 @@ class tree_config final : public group_config {
   }
 
  private:
-  // A place's distance from the leader, and back.
+  // Converts a place into its distance from the leader, and back.
   static std::size_t turned(const group_call& g, std::size_t place) {
     return (place + g.size() - g.leader()) % g.size();
   }
@@ -353,7 +354,7 @@ task<> tree_config::run(group_call& g) {
   co_await give(g);
 }
 
-// Each contribution travels up on a lane of its own.
+// Each contribution travels up on its own lane.
 task<> tree_config::collect(group_call& g) {
   const bool gathers = g.what() == collective_kind::gather;
   const std::size_t me = turned(g, g.self());
@@ -435,7 +436,7 @@ class one_shot_config final : public rootless_config {
     const contributions others(g, all.piece);
     ask_for(g, all, 0, others);
     return_piece(g, all, 0);
-    co_await g.drain();  // sends have to end, too: the sum overwrites what they read
+    co_await g.drain();  // sends must also have ended: the sum overwrites the memory that they read
     fold(g, g.data(), others);
   }
 };

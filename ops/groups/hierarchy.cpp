@@ -104,7 +104,7 @@ hierarchy::hierarchy(rank& self, const hierarchy_options& op) {
 collective& hierarchy::at(level which) {
   auto& found = levels_->declared[static_cast<std::size_t>(which)];
   if (found) return *found;
-  // All levels restart together: a level that is declared now would be a call ahead of the others.
+  // All levels restart together: otherwise a level that is declared now would be a call ahead of the others.
   const auto has_ended = [](const auto& part) { return part && !part->idle() && !part->details()->is_current(); };
   if (std::any_of(levels_->declared.begin(), levels_->declared.end(), has_ended))
     runtime::raise({errc::peer_restarted,
@@ -172,8 +172,9 @@ task<std::vector<decision>> hierarchy::until_decided(std::vector<agreed_step> st
 
 // ---- one call ---------------------------------------------------------------------------------------------------------
 
-/// The turns of one call, on the levels that this rank has a part in. All are taken when the call is made. If a turn were taken only when
-/// the level before is done, leaders whose groups finish in different orders would combine parts of different calls.
+/// The turns of one call, on the levels that this rank has a part in. The call takes all of them when it is made. If it took a turn only
+/// when the previous level has ended, and groups finished their calls in different orders, the leaders would combine parts of different
+/// calls.
 class hierarchy::turns {
  public:
   turns(hierarchy& h, collective_call_options o)
@@ -187,12 +188,12 @@ class hierarchy::turns {
   }
   void take(const group_work& work) { take(collective_kind::all_reduce, work.total_bytes, 0, work.type); }
   bool has(level which) { return at(which) != nullptr; }
-  /// Throws if a turn could not be taken. Called first in the block whose failure ends the other turns.
+  /// Throws if a turn could not be taken. Called first inside the `try` block, so that its failure ends the other turns.
   void check() const {
     if (refused_) std::rethrow_exception(refused_);
   }
   task<> run(level which, group_work work) { return has(which) ? at(which)->run(std::move(work)) : nothing(); }
-  /// Runs the turn among leaders as a part of the call inside, whose groups wait for it.
+  /// Runs the turn among leaders as a part of the call inside the groups, which wait for it.
   task<> run_between(group_work work) { return at(level::inside)->run_within(*at(level::between), std::move(work)); }
   /// If the call failed here, tells the others on the levels that it has not reached, and throws.
   void end(const std::exception_ptr& thrown) {
@@ -219,12 +220,12 @@ class hierarchy::turns {
     const time_ns span = timeout_ns_ < runtime::never / 4 ? timeout_ns_ : 0;
     time_ns longer = span / 4 * levels_++;
     if (!all_.has_part_in(which)) return;
-    // A worker waits for all that its leader waits for. The leader knows who is late, so its timeout comes first.
+    // A worker also waits for everything that its leader waits for. The leader knows which rank is late, so its timeout must come first.
     if (which == level::inside && all_.groups() > 1 && !all_.has_part_in(level::between)) longer = span / 3;
     try {
       at(which) = std::make_unique<group_turn>(*all_.at(which).place_, bytes, type, timeout_ns_ + longer);
     } catch (...) {
-      refused_ = std::current_exception();  // kept: where turns are taken, the others must be told
+      refused_ = std::current_exception();  // thrown by `check`, after other turns are taken
     }
   }
   static task<> nothing() { co_return; }
@@ -258,7 +259,7 @@ task<> hierarchy::reduce(group_work work, collective_call_options o, runtime::re
   co_await reduce_in(mine, std::move(work), std::move(fits));
 }
 
-// All calls take their turns before any of them starts. So calls that are made later come after all of these.
+// All these calls take their turns before any of them starts, so that later calls come after all of them.
 task<> hierarchy::reduce_together(std::vector<group_work> all, std::vector<std::span<std::byte>> packed,
                                   collective_call_options o) {
   for (const group_work& work : all) check_on_device(levels_->op.memory, work, "op " + name_);

@@ -44,7 +44,7 @@ void death_notices::send_rest() noexcept {
   if (!unsent_.empty() && !timer_.linked()) executor_.arm_in(timer_, again_after_ns);
 }
 
-// Ignores notices about this rank's own host, of which the rank knows more itself.
+// Ignores notices about this rank's own host, because the rank itself knows more about that host.
 void death_notices::hear(rank_id from, const death_notice& m) const {
   if (m.rank >= members_.size() || m.rank == from || newest_(m.rank) != m.incarnation) return;
   const std::uint64_t host = members_[m.rank].host;

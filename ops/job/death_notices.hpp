@@ -1,14 +1,14 @@
 #pragma once
 /// Notices of dead ranks, sent by ranks of the dead rank's host to those of other hosts. Ranks of other hosts cannot see that a process was
-/// stopped, or died before it had talked to them. While rank 0 is there, it tells all hosts (`rendezvous::hold_dead`). Without rank 0,
+/// stopped, or died before it had sent them anything. While rank 0 lives, it tells all hosts (`rendezvous::hold_dead`). Without rank 0,
 /// ranks on the dead rank's host send notices, each over its own link.
 ///
 ///     death_notices notices(executor, mail, members, self, newest, [&](rank_id dead, const std::string& why) { … });
-///     notices.tell(2, "rank 2 was stopped");       // rank 2 is of this host; sent once per process, however often it is asked for
+///     notices.tell(2, "rank 2 was stopped");       // rank 2 is of this host; sent once per process, even if called again
 ///
-/// A rank believes a notice if its sender runs on the host of the dead process, and if the rank has heard of no newer process in that
-/// place: neither of one that it has taken in, nor of one that waits until the link is done with the process before. A notice is held back
-/// while its receiver's window is full. Internal to ops.
+/// A rank accepts a notice if its sender runs on the host of the dead process, and if the rank knows of no newer process in that place. (A
+/// newer process counts even while it still waits until the link has finished with the previous one.) A notice is held back while its
+/// receiver's window is full. Internal to ops.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/time/executor.hpp>
 #include <parley/runtime/time/timers.hpp>
@@ -36,10 +36,10 @@ class death_notices {
  public:
   using rank_id = runtime::rank_id;
   using heard_function = std::function<void(rank_id dead, const std::string& why)>;
-  /// Returns the incarnation of the newest process that this rank has heard of in a rank's place.
+  /// Returns the incarnation of the newest process that this rank knows of in a rank's place.
   using newest_function = std::function<std::uint64_t(rank_id)>;
 
-  /// `members` has one entry per rank and may change when a rank comes back. It must outlive this object, as the other references must.
+  /// `members` has one entry per rank and may change when a rank comes back. It and the other references must outlive this object.
   death_notices(runtime::executor& ex, runtime::router& mail, const std::vector<transports::member>& members,
                 rank_id self, newest_function newest, heard_function heard);
   ~death_notices();

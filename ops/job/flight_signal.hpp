@@ -3,8 +3,8 @@
 ///
 ///     flight_signal on_signal(loop.io(), [&] { self.dump_flight("signal SIGUSR1"); });
 ///
-/// The signal only wakes the loop. The rank's own thread makes the text, between coroutines. If the program has a handler of its own for
-/// SIGUSR1, or ignores the signal, that stays, and this object does nothing. One per process; the handler ends with the object.
+/// The signal only wakes the loop. The rank's own thread makes the text, between coroutines. If the program has its own handler for
+/// SIGUSR1, or ignores the signal, this object changes nothing and does nothing. One per process; the handler ends with the object.
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 

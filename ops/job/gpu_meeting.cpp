@@ -1,4 +1,5 @@
-// How the members of a gpu_world meet: each sends an introduction, all judge these alike, and then each sends a verdict on the outcome.
+// How the members of a gpu_world meet: each sends an introduction, each judges all introductions by the same rules, and then each sends a
+// verdict on the outcome.
 #include <parley/actors/services.hpp>
 #include <parley/cuda_space.hpp>
 #include <parley/gpu_sum.hpp>
@@ -132,7 +133,7 @@ gpu_world::introduction gpu_world::introduce(rank& self) {
   return mine;
 }
 
-// Makes the memory that the other members are to reach. Throws if there is none.
+// Makes the memory that the other members must be able to reach. Throws if there is none.
 void gpu_world::make_box() {
   transports::cuda_driver& gpu = copies_.driver();
   if (boxes_.stage_bytes == 0) runtime::raise({errc::unavailable, "its kernel_bytes are 0"});
@@ -206,7 +207,8 @@ std::byte* gpu_world::reach(rank& self, const introduction& theirs, bool in_this
   return all.data() + theirs.offset;
 }
 
-/// Returns the reason why it cannot connect. If NCCL refuses a member, or a member is gone, the others stop waiting for that member.
+/// Returns the reason why this member cannot connect; empty if it can. If NCCL refuses a member, or a member is gone, the others stop
+/// waiting for that member.
 task<std::string> gpu_world::connect_nccl(transports::nccl_id id, all_exchange<verdict>& others) {
   runtime::scope& here = co_await runtime::this_scope;
   transports::nccl_library& nccl = *options_.nccl;
@@ -229,7 +231,7 @@ task<std::string> gpu_world::connect_nccl(transports::nccl_id id, all_exchange<v
 // ---- worlds ------------------------------------------------------------------------------------------------------------
 
 namespace {
-// By this id, members find each other: in messages, and in NCCL.
+// Members find each other by this id: in messages, and in NCCL.
 struct world_id {
   std::uint32_t number = 0;
   transports::nccl_id of_nccl{};

@@ -43,7 +43,7 @@ class one_process {
   const runtime::link& wire(rank_id r) noexcept { return (*world_)[r]; }
 
   void run(const std::function<runtime::task<>(rank& self)>& program);
-  /// Waits until the ranks have received what they need from each other; see `rank::settle`.
+  /// Waits until the ranks have received all messages that they need from each other; see `rank::settle`.
   void settle(std::chrono::nanoseconds limit);
 
  private:
@@ -55,8 +55,8 @@ class one_process {
   std::vector<std::unique_ptr<rank>> ranks_;
 };
 
-/// Validators of results for buffers on GPUs, besides `machine_validators`: the devices, which of them reach each other and how, whether
-/// other processes can be given their memory, and the versions of CUDA.
+/// Validators of results for buffers on GPUs, in addition to `machine_validators`: the devices, the pairs of devices that reach each other
+/// and how, whether other processes can access their memory, and the versions of CUDA.
 std::vector<tuning::validator> gpu_validators(const transports::cuda_driver& gpu);
 
 }  // namespace parley::ops

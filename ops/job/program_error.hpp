@@ -1,5 +1,5 @@
 #pragma once
-/// The error of an exception that a rank's program has thrown, as the other ranks hear it and as its rank prints it:
+/// Converts an exception of a rank's program into the error that the rank prints and sends to the other ranks:
 ///
 ///     const error why = error_of_program(std::current_exception());
 #include <parley/error.hpp>

@@ -24,7 +24,7 @@ namespace {
 
 constexpr time_ns shortest_pause_ns = 1'000'000;
 constexpr time_ns longest_pause_ns = 20'000'000;
-// A leaving rank asks so many ops in one round. A control window always has room for so many questions.
+// A leaving rank asks this number of ops in one round, because a control window always has room for so many questions.
 constexpr std::size_t asked_at_once = 32;
 
 }  // namespace
@@ -131,7 +131,7 @@ void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
       errc::peer_restarted);
   host_->losses_.forget(peer);
   std::erase_if(host_->undelivered_,
-                [peer](const auto& u) { return u.first == peer; });  // the program was told of it, and goes on
+                [peer](const auto& u) { return u.first == peer; });  // the program knows of the loss and continues
   host_->services_.incarnations.replace(peer, incarnation);
   host_->mail_.forget(peer, incarnation);
   for (declared_edge& e : host_->declared_edges_) {
@@ -172,7 +172,8 @@ task<> rank::settle(std::chrono::nanoseconds limit) {
   std::size_t untaken_before = 0;
   for (time_ns pause = shortest_pause_ns;; pause = std::min(2 * pause, longest_pause_ns)) {
     std::vector<op_end*> all = ops();
-    // The window has no room for the questions of all ops. Each round begins with other ops, so that no op waits for one without an answer.
+    // The window has no room for the questions of all ops. Each round begins with other ops, so that no op has to wait because another op
+    // gets no reply.
     if (all.size() > asked_at_once) {
       std::rotate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(first % all.size()), all.end());
       first += asked_at_once;
@@ -189,7 +190,7 @@ task<> rank::settle(std::chrono::nanoseconds limit) {
       waiting_ns = std::max(waiting_ns, its_ns);
     }
     if (executor_.now() - began >= waiting_ns) co_return;
-    if (std::exchange(untaken_before, untaken) > untaken) pause = shortest_pause_ns;  // there is room for more
+    if (std::exchange(untaken_before, untaken) > untaken) pause = shortest_pause_ns;  // room for more questions
     auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(pause));
     if (!slept) co_return;
   }

@@ -72,10 +72,10 @@ std::vector<std::string> known_variables() {
   return all;
 }
 
-// A name that differs in more letters is not taken for a misspelt one.
+// A name that differs in more letters does not count as misspelt.
 constexpr std::size_t most_slips = 3;
 
-// The number of letters to insert, leave out or change, to make one text of the other.
+// The number of letters to insert, leave out or change to turn one text into the other.
 std::size_t unlike(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -97,7 +97,7 @@ std::string in_small_letters(std::string_view name) {
   return small;
 }
 
-// The capability that a misspelt name probably means: masked as it is written, the name would hide nothing. Empty: there is none.
+// The capability that a misspelt name probably means; empty: there is none. A mask with the misspelt name would hide nothing.
 std::string capability_meant_by(std::string_view name) {
   if (std::ranges::find(machine::named, name) != machine::named.end() || machine::is_numbered(name)) return {};
   const std::string small = in_small_letters(name);
@@ -244,7 +244,7 @@ std::vector<std::string> unknown_variables(const std::vector<std::string>& names
 }
 
 namespace {
-// How many calls since the decision ran another config, and why. Only the rank that leads the op knows.
+// How many calls since the decision ran another config, and why. Empty except on the rank that leads the op.
 std::string calls_of_others(const actors::participant_state& p, std::string_view key) {
   if (p.assigned == nullptr) return {};
   for (const auto& c : p.assigned->searches()) {

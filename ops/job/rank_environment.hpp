@@ -9,7 +9,7 @@
 /// | PARLEY_RESULTS=FILE | reads and writes results; empty: none |
 /// | PARLEY_TUNING=0 | no trials: a remembered result, else the default |
 /// | PARLEY_MASK=RANK:CAPABILITY,… | capabilities that ranks must do without (machine.hpp) |
-/// | PARLEY_TUNING_DRIFT=0 | a decision whose times drift is not searched again (default: 1) |
+/// | PARLEY_TUNING_DRIFT=0 | no new search when a decision's times drift (default: 1) |
 /// | PARLEY_TUNING_DRIFT_EVERY=512 | calls of one size between two checks of their times |
 /// | PARLEY_TUNING_DRIFT_THRESHOLD=0.25 | the smallest lasting change that counts, as a part of the smaller time |
 /// | PARLEY_PATIENCE=N | the timeouts of all ops are N times as long |
@@ -17,7 +17,7 @@
 /// | PARLEY_TUNABLEOP_TUNING, FILENAME | like PARLEY_TUNING and PARLEY_RESULTS, which override them |
 /// | PARLEY_TUNABLEOP_RECORD_UNTUNED=1 | lists calls without a result that were not tuned, in UNTUNED_FILENAME |
 /// | PARLEY_TUNABLEOP_MAX_TUNING_ITERATIONS, MAX_TUNING_DURATION_MS, MAX_WARMUP_ITERATIONS | bound each candidate's trials |
-/// | PARLEY_TUNABLEOP_NUMERICAL_CHECK=ATOL_RTOL | excludes configs that declare to be less accurate than RTOL from every op |
+/// | PARLEY_TUNABLEOP_NUMERICAL_CHECK=ATOL_RTOL | excludes from every op the configs that declare a larger error than RTOL |
 /// | PARLEY_TUNABLEOP_VERBOSE, VERBOSE_FILENAME | 1: results files, 2: decisions, 3: their evidence |
 ///
 /// All variables of TunableOp can also have the prefix `PYTORCH_TUNABLEOP_` (tuning/results/settings.hpp).
@@ -43,15 +43,16 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
 runtime::time_ns heed_detection(runtime::time_ns mine, const tuning::variable_lookup& lookup);
 /// The value of a variable that is 0 or 1; nothing if it is not set. Throws `malformed`.
 std::optional<bool> heed_switch(const char* name, const tuning::variable_lookup& lookup);
-/// The masks of PARLEY_MASK alone, else the program's. Throws `malformed`, also for a misspelt capability: a name that resembles one and is
-/// none can only be masked by the program, as a config's own name.
+/// The masks of PARLEY_MASK if it is set, else the program's. Throws `malformed`, also for a misspelt capability. A config's own name that
+/// resembles a capability counts as misspelt here; only the program can mask it.
 std::vector<masked_capability> heed_masks(std::vector<masked_capability> mine, const tuning::variable_lookup& lookup);
 
 /// A warning for each mask of a rank that is not in the world.
 std::vector<std::string> masks_of_nobody(const std::vector<masked_capability>& masks, rank_id world_size);
 
-/// A warning for each of the names that begins with `PARLEY_` and that nothing reads, with the most similar known variable if the two
-/// differ in at most three letters. Names that begin with `PARLEY_TEST_` or `PARLEY_BENCH_` are known: tests and benchmarks read them.
+/// Returns a warning for each name that begins with `PARLEY_` and is not a known variable. It suggests the most similar known variable if
+/// the two differ in at most three letters. All names that begin with `PARLEY_TEST_` or `PARLEY_BENCH_` are known: tests and benchmarks
+/// read them.
 std::vector<std::string> unknown_variables(const std::vector<std::string>& names);
 
 /// The lines about a rank that VERBOSE asks for; none at 0.

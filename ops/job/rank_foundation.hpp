@@ -30,20 +30,20 @@ struct rank_foundation {
   std::vector<std::string> kinds{};    ///< what each rank computes on; empty: all are alike
   machine has{};                       ///< the machine of this rank, which configs may require
   actors::clock_skew skew{};           ///< gives each rank its own clock, in a world with one clock
-  /// Call it for a peer that one of the rank's ops has found to be as good as dead. It ends their connection, tells the other ranks and the
-  /// peer, and brings about `rank::on_lost`. For this rank itself, it ends all its connections, so that the others hold it dead, and brings
-  /// about `rank::on_fenced`. Empty: only `on_lost` or `on_fenced` is called.
+  /// Declares a peer dead. The rank calls it when one of its ops cannot continue with that peer. It ends the connection to the peer, tells
+  /// the other ranks and the peer, and then has `rank::on_lost` called. For this rank itself, it ends all connections, so that the others
+  /// declare this rank dead, and then has `rank::on_fenced` called. Empty: only `on_lost` or `on_fenced` is called.
   std::function<void(rank_id peer, const std::string& why)> give_up{};
   bool ranks_come_back = false;                   ///< whether ranks that have died are started again
   runtime::time_ns detection_ns = 2'000'000'000;  ///< how long a silent rank may still live; 0: for ever
-  /// Returns the reason why the others hold this rank dead, if it can be known before `rank::on_fenced` is called; "" while they do not.
-  /// Called when a call is about to fail. Empty: nothing is known before.
+  /// Returns the reason why the others have declared this rank dead, if that can be known before `rank::on_fenced` is called; otherwise "".
+  /// The rank calls it when a call is about to fail. Empty: the reason is never known earlier.
   std::function<std::string()> held_dead{};
-  /// Reads news about other ranks that is here unread. Called before a call fails because a peer is gone. Empty: all news is delivered at
-  /// once.
+  /// Delivers news about other ranks that has arrived and is unread. The rank calls it before a call fails because a peer is gone. Empty:
+  /// all news is delivered at once.
   std::function<void()> hear_news{};
-  /// Returns for how long the loop of another rank, whose process lives, has not turned; 0: unknown. Called when that rank has not answered
-  /// a question in time. Empty: never known.
+  /// Returns how long the loop of another, living rank has not turned; 0: unknown. The rank calls it when that rank has not replied to a
+  /// question in time. Empty: never known.
   std::function<runtime::time_ns(rank_id peer)> stands_still{};
 };
 
@@ -56,7 +56,7 @@ struct edge_agreement {
   const std::vector<std::string>* warm_errors = nullptr;
   std::string no_common_config;
   std::vector<rank_id> group{};  ///< of a group: all its ranks
-  /// The decisions that this rank was told, with the evidence. They match `assigned`, except for decisions in flight.
+  /// The decisions that this rank has received, with the evidence. They match `assigned`, except for decisions in flight.
   const std::vector<actors::decision_record>* decisions = nullptr;
 };
 

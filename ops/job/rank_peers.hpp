@@ -1,6 +1,6 @@
 #pragma once
-/// Applies the effects of membership to a rank: the ops with a peer end or go on with a newer process, or all ops end. A derived class has
-/// the links, the page of the heartbeat and the rendezvous: a job of processes (run.cpp), or a simulated one.
+/// Applies the effects of membership to a rank: the ops with a peer end or continue with a newer process, or all ops end. A derived class
+/// has the links, the page of the heartbeat and the rendezvous: a job of processes (run.cpp), or a simulated one.
 ///
 ///     struct node final : rank_peers { … };                  // implements how a link is closed, and so on
 ///     n.begin(world_size, rank);
@@ -29,7 +29,7 @@ class rank_peers : public actors::membership::outside {
   bool begun() const noexcept { return self_ != nullptr; }
   actors::membership& peers() noexcept { return *peers_; }
   const actors::membership& peers() const noexcept { return *peers_; }
-  /// `left` has left. `why` is the cause that it named; its text is empty if the rank returned.
+  /// Call it when `left` has left. `why` is the cause that it named; its text is empty if the rank returned.
   void hear_left(rank_id left, const runtime::root_cause& why);
 
   static constexpr const char* torn_down = "a message to or from it was in flight when its call was torn down here";

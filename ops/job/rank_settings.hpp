@@ -27,15 +27,17 @@ struct rank_settings {
   std::string results_path;
   std::string untuned_path;  ///< lists what ran its default untuned; has the rank's number in its name; empty: none
   std::string spare_folder;  ///< for results that cannot be written in their own folder; empty: none
-  /// Results are in the file within a second of being learned, however the process ends. False: only `write_results` writes.
+  /// True: results are in the file within a second after they were learned, even if the process is killed. False: only `write_results`
+  /// writes.
   bool write_results_soon = true;
   bool no_results = false;  ///< results are switched off (PARLEY_RESULTS is empty), also those of kernels
   std::vector<tuning::validator> validators;  ///< what results depend on, besides parley's version and the world
   actors::tuning_policy policy = actors::tuning_policy::online;
   tuning::plan_options plan{};
   actors::window_limits window{};
-  /// Bytes that one edge may hold of data that arrived before its receives, and this rank of data for ops that it has not declared. The
-  /// same on all ranks, because senders keep to their share of the latter (docs/limits.md).
+  /// At most so many bytes may wait on one edge because they arrived before their receives; and at most so many on this rank for ops that
+  /// it has not declared. All ranks must have the same value, because each sender limits itself to its share of the latter
+  /// (docs/limits.md).
   std::uint64_t early_bytes = actors::most_early_bytes;
   tuning::constraints constraints{};  ///< for every op, in addition to its own
   /// Capabilities that ranks must do without in all ops (parley/machine.hpp), the same on all ranks. PARLEY_MASK overrides it.
@@ -43,10 +45,10 @@ struct rank_settings {
   tuning::settings kernels{};  ///< of tunable kernels (parley/tunable_op.hpp); off unless enabled
   tuning::environment_settings kernel_environment{};  ///< overrides `kernels`
   std::size_t flight_records = 16384;
-  /// The folder for `parley-flight-RANK.json`, the contents of the flight recorder. Written when a call fails or a peer is lost, at most
-  /// once a second, and when the program asks. It wins over PARLEY_FLIGHT_DIR. Empty: not written.
+  /// The folder for `parley-flight-RANK.json`, the contents of the flight recorder. The rank writes the file when a call fails or a peer is
+  /// lost, at most once a second, and when the program asks for it. Overrides PARLEY_FLIGHT_DIR. Empty: not written.
   std::string flight_dir;
-  /// Factor of the timeouts of all ops, at least 1. Deaths are noticed as soon as without it. PARLEY_PATIENCE overrides it.
+  /// Factor for the timeouts of all ops, at least 1. It does not delay the detection of deaths. PARLEY_PATIENCE overrides it.
   std::uint32_t patience = 1;
   bool mutant_ignores_stamp = false;  ///< test switch, see ops/edges/edge_end.hpp
 };

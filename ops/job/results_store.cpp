@@ -39,7 +39,7 @@ std::string located(const std::string& path, const tuning::line_warning& w) {
   return w.line == 0 ? path + ": " + w.text : fmt::format("{}:{}: {}", path, w.line, w.text);
 }
 
-/// The content of a file with the additions, or the reason why there is none.
+/// The new content of a file, or the reason why there is no new content.
 struct addition {
   enum class state : std::uint8_t { changed, nothing_new, refused, unreadable };
   state what = state::nothing_new;
@@ -69,7 +69,7 @@ addition add_to(const result<std::string>& there, const std::string& path, const
   return {state::changed, {}, tuning::write_results(merged->file)};
 }
 
-/// Adds to one file. First reads it without its lock: a run that learned nothing new needs no lock, nor a folder that can be written.
+/// Adds to one file. First reads it without its lock: a run that learned nothing new needs neither the lock nor a writable folder.
 addition try_file(runtime::storage& disk, const std::string& path, const results_file& more,
                   std::span<const tuning::result_entry> superseded) {
   addition a = add_to(disk.read(path), path, more, superseded);
@@ -167,8 +167,8 @@ result<> record_untuned(runtime::storage& disk, const std::string& path, const s
 
 // ---- writing results --------------------------------------------------------------------------------------------------
 
-/// Writes results soon after they are learned. A real disk is written by a thread of its own: a write takes long, and the rank's thread may
-/// be computing when its process is ended. The thread writes one batch at a time and holds `writing` meanwhile.
+/// Writes results soon after they are learned. A separate thread writes to a real disk: a write takes long, and the rank's thread may be
+/// computing when the process ends. That thread writes one batch at a time and holds `writing` while it does.
 class results_store::later final {
  public:
   later(results_store& store, runtime::executor& ex) : store_(store), executor_(ex), alarm_(*this) {}
@@ -191,7 +191,7 @@ class results_store::later final {
       warn("what is learned is written when the rank ends, and not before: " + asked.reason().text());
     }
   }
-  /// Returns the new warnings about results that were written.
+  /// Returns the new warnings of these writes.
   std::vector<std::string> take_warnings() {
     const std::lock_guard hold(state_);
     return std::exchange(warnings_, {});
@@ -308,7 +308,7 @@ void results_store::learn(tuning::result_entry entry, const tuning::result_entry
   later_->note(std::move(entry), before);
 }
 
-// A pin stays where its owner has written it: a copy in a rank's own file would hold when the pin is taken back.
+// A pin stays only in the file in which its owner has written it: a copy in a rank's own file would still apply after its owner removes it.
 static results_file without_pins(const results_file& all) {
   results_file rest;
   for (const tuning::validator& v : all.validators()) static_cast<void>(rest.add(v));
@@ -354,7 +354,7 @@ results_store::put_away results_store::put(const results_file& learned,
   return done;
 }
 
-// Writes results of kernels to a file for worlds of all sizes: a rank of another world does not read this world's file.
+// Writes results of kernels to a file for worlds of all sizes, because a rank of another world does not read this world's file.
 void results_store::put_kernels(const results_file& learned, std::span<const tuning::result_entry> give_way,
                                 std::vector<std::string>& warnings) {
   if (for_kernels_.size() == options_.validators.size()) return;
@@ -370,8 +370,8 @@ void results_store::put_kernels(const results_file& learned, std::span<const tun
     warnings.push_back("results of kernels are kept for worlds of this size only: " + a.why);
 }
 
-// The common file is read first, so an entry that this run decided differently would come back with the next run. Nothing is added to that
-// file: its contents are its owner's choice.
+// Replaces entries of the common file that this run decided differently: ranks read that file first, so the old entries would apply again
+// in the next run. Adds no further entries to it, because its owner chooses its contents.
 void results_store::replace_in_common(const results_file& learned, std::span<const tuning::result_entry> superseded,
                                       std::vector<std::string>& warnings) {
   if (superseded.empty() || own_path() == options_.path) return;

@@ -1,5 +1,5 @@
 #pragma once
-/// Results files on a disk: reads those that were there when a rank started, and adds what the rank learns, so that nothing is lost.
+/// Results files on a disk: reads the files that exist when a rank starts, and adds the rank's new results, so that nothing is lost.
 ///
 ///     results_store store(disk, {.path = "results.csv", .ordinal = 2, .validators = mine});
 ///     store.remembered();                     // of results.csv, then of results2.csv: the first entry for a key counts
@@ -7,16 +7,16 @@
 ///     auto where = store.add(learned, {});    // results2.csv, merged with what other jobs have put there meanwhile
 ///
 /// Results that are learned in quick succession are written together, a quarter of a second after the first. If the disk may block, a
-/// thread of its own writes them, so that they get there while the rank computes. Otherwise a timer of the executor does.
+/// separate thread writes them, so that they are written even while the rank computes. Otherwise a timer of the executor does.
 ///
-/// The store ignores a file of another version, machine or world, and a broken one. From a file with lines that cannot be read, it uses the
-/// other lines. It never overwrites such files: results go to a file of these validators in the same folder (`results2.for-1f0c….csv`),
-/// which is read next time, too. If a file cannot be locked or written, results go to a spare file (`results2.unmerged-….csv`, in the same
-/// folder, or else in the spare folder). Each of these is a warning that names the files and what to do. It is an error only if no place
-/// accepts the results. docs/results.md tells users about it.
+/// The store ignores a file of another version, machine or world, and a broken file. From a file with some unreadable lines, it uses the
+/// other lines. It never overwrites such files: it writes results to a file for these validators in the same folder
+/// (`results2.for-1f0c….csv`), which the next run also reads. If a file cannot be locked or written, results go to a spare file
+/// (`results2.unmerged-….csv`, in the same folder, or else in the spare folder). Each of these cases causes a warning that names the files
+/// and the remedy. It is an error only if no place accepts the results. docs/results.md describes this for users.
 ///
-/// Results of kernels hold in worlds of all sizes. They are also read from files for another number of ranks. If the rank's own file is
-/// such a file, they are written to a file without that validator.
+/// Results of kernels are valid in worlds of all sizes. The store also reads them from files for another number of ranks. If the rank's own
+/// file is for another number of ranks, the store writes them to a file without that validator.
 #include <parley/error.hpp>
 #include <parley/runtime/storage.hpp>
 #include <parley/runtime/time/executor.hpp>
@@ -31,7 +31,7 @@
 namespace parley::ops {
 
 struct keep_options {
-  /// Entries as this process read them; its decisions replace them. An entry that another process has changed since stays.
+  /// Entries as this process read them, which its decisions replace. An entry that another process has changed since then stays.
   std::span<const tuning::result_entry> superseded{};
   std::uint64_t unique = 0;    ///< part of the names of spare files; differs in every process
   std::string spare_folder{};  ///< for spare files, if the results' own folder accepts none; empty: none
@@ -76,7 +76,7 @@ class results_store {
   results_store(runtime::storage* disk, options o);
   results_store(const results_store&) = delete;
   results_store& operator=(const results_store&) = delete;
-  /// Does not write results that `learn` was given and that are not on the disk yet: call `add` before.
+  /// Does not write results of `learn` that are not on the disk yet: call `add` before.
   ~results_store();
 
   const tuning::results_file& remembered() const noexcept { return remembered_; }
@@ -86,10 +86,10 @@ class results_store {
   }
   runtime::storage* disk() const noexcept { return disk_; }
   bool in_use() const noexcept { return disk_ != nullptr && !options_.path.empty(); }
-  /// Adds the entry to this rank's file soon. It replaces `before`, an entry that was read, if there is one.
+  /// Adds the entry to this rank's file soon. If `before` is given (an entry that was read), the new entry replaces it.
   void learn(tuning::result_entry entry, const tuning::result_entry* before = nullptr);
-  /// Adds to this rank's file and returns the path of the results. `unavailable`: no results file was asked for. Superseded entries are
-  /// also replaced in the common file, if they still stand there. Entries that this store added before are replaced in the rank's own file.
+  /// Adds to this rank's file and returns the path of the results. `unavailable`: no results file was asked for. Also replaces superseded
+  /// entries in the common file, if they are still there, and, in the rank's own file, entries that this store added before.
   runtime::result<std::string> add(const tuning::results_file& learned,
                                    std::span<const tuning::result_entry> superseded);
   /// Warnings about files that were read or written.

@@ -121,7 +121,8 @@ int status_of(parting how) {
   return 1;
 }
 
-// A rank that ends with an error waits twice: if a send failed, for the reason of that; then until rank 0 has heard of the error.
+// A rank that ends with an error waits twice: if a send failed, until the cause of that failure is known; then until rank 0 has passed on
+// the error.
 struct farewell {
   static constexpr time_ns limit_ns = 1'000'000'000;  // rank 0 may be computing
   static constexpr time_ns look_every_ns = 2'000'000;
@@ -177,7 +178,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     complain_of_warnings();
   }
   ~state() {
-    // In this order, so that nothing calls an object that is gone.
+    // The order matters: none of these may call an object that is gone.
     heart.reset();
     alive.reset();
     meeting.reset();
@@ -200,7 +201,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     if (copies) loop->detach(*copies);
   }
 
-  // For a job that ends without `write_results`, perhaps by an exception. By now the other ranks have been told of its end.
+  // For a job that ends without `write_results`, perhaps by an exception. By now the other ranks know of its end.
   void keep_results_of_unfinished() noexcept {
     if (::getpid() != process) return;  // a forked child, which lacks the thread that may be writing
     try {
@@ -242,7 +243,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     return static_cast<transports::siphash*>(seal)->tag(header, body);
   }
 
-  // UCX has to find CUDA's context on this thread. So a device is chosen before it is known which ranks of this host come before this one.
+  // UCX has to find CUDA's context on this thread. So this chooses a device before this rank knows its place among the ranks of this host.
   void open_wire(bool one_host, const job_options& with) {
     transports::ucx_link::options o;
     o.reach = one_host ? transports::ucx_reach::one_host : transports::ucx_reach::several_hosts;
@@ -303,8 +304,8 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     loop->watch([this] { return meeting ? meeting->descriptors() : std::vector<int>(); });
   }
 
-  /// Waits until `joined` returns true. If that takes long, says once what the job waits for: rank 0 does, and rank 1 if rank 0 does not
-  /// answer.
+  /// Waits until `joined` returns true. If that takes long, rank 0 prints once what the job waits for; if rank 0 does not reply, rank 1
+  /// prints it.
   template <class Joined>
   void say_if_late(time_ns limit_ns, Joined joined) {
     constexpr time_ns long_ns = 5'000'000'000;
@@ -361,7 +362,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
         if (wire->has_cut(peer)) peers().hear(peer, actors::evidence::link_cut);
       }
     };
-    // Posted, because the transport may be about to report the same death, and knows more of it.
+    // Posted, because the transport may be about to report the same death, and knows more about it.
     on.give_up = [this](rank_id lost, const std::string& why) {
       on_loop_of(lost, [this, lost, why] { hear_of_death(lost, actors::evidence::found_dead, why); });
     };
@@ -384,7 +385,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     wire->ask_whether_living([this](rank_id peer) { return may_go_on(peer); });
   }
 
-  // Warns before the work whose results could not be written. A folder that is only readable may be intended.
+  // Warns before the work begins if its results could not be written. A read-only folder causes no warning, because it may be intended.
   void warn_of_results_folder(const rank_settings& settings) const {
     if (settings.results_path.empty() || !settings.write_results_soon) return;
     const std::string path = tuning::name_with_ordinal(settings.results_path, place.rank);
@@ -394,7 +395,8 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
                                "; make the folder or change PARLEY_RESULTS");
   }
 
-  // Works without a named folder, too, because the signal's default action would end the process. It then makes a temporary folder.
+  // Without a named folder, makes a temporary one. The signal is handled in that case too, because its default action would end the
+  // process.
   void dump_on_signal(const std::string& named) {
     if (named.empty() && signal_folder.empty()) {
       std::error_code none;
@@ -469,7 +471,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
       complain(place.rank, "warning: a rank that is stopped is not noticed: " + started.reason().what());
     }
   }
-  /// Tells other hosts of deaths, as rank 0 would if it were there. Two ranks of a host do so, because one may be about to leave.
+  /// Tells other hosts of deaths in place of rank 0, which is gone. Two ranks of each host do this, because one may be about to leave.
   void tell_other_hosts() {
     if (!notices || !heart || (meeting && !without_rank_0)) return;
     const auto living = heart->living();
@@ -489,8 +491,8 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
       if (!still.expired()) does();
     });
   }
-  /// Like `on_loop`, for news about the process that is in a rank's place now. First reads unread messages: that process may have spoken
-  /// itself, or a newer one may have come, and then the news is dropped.
+  /// Like `on_loop`, for news about the process that is in a rank's place now. First reads unread messages, because that process may itself
+  /// have sent news. If a newer process has come by then, drops the news.
   template <class Does>
   void on_loop_of(rank_id peer, Does does) {
     on_loop([this, peer, which = all.members[peer].incarnation, does = std::move(does)] {
@@ -511,7 +513,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
 
   // ---- evidence about other ranks (actors/membership) -----------------------------------------------------------------
 
-  /// The rendezvous, or a rank of another host, says that the rank is dead.
+  /// Called when the rendezvous, or a rank of another host, says that the rank is dead.
   void on_dead(rank_id dead, const std::string& why) {
     if (!self) {
       early.emplace_back([this, dead, why] { on_dead(dead, why); });
@@ -537,13 +539,13 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
         std::make_unique<late_news>(*this, left, turn_ns, 1, [this, left, why] { hear_left(left, why); }));
     if (left == 0) lose_rank_0();
   }
-  /// Hears now what a rank has said of its end.
+  /// Acts now on the news that a rank has sent of its own end.
   void hear_last_words(rank_id of) {
     for (const auto& word : last_words) {
       if (word->who == of) word->hear();
     }
   }
-  /// A new process is in the place of a rank whose loss was reported before.
+  /// Called when a new process is in the place of a rank whose loss was reported before.
   void on_restarted(const transports::member& anew) {
     if (!self) {
       early.emplace_back([this, anew] { on_restarted(anew); });
@@ -559,20 +561,20 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
       if (over_gpu) over_gpu->on_peer_failed(peer);
       const bool replaced = peers().of(peer) == actors::standing::replaced;
       const bool cut = wire->has_cut(peer) && !replaced;
-      // Rank 0 reports ranks that have returned, but not while it computes. The heartbeat knows them, too.
+      // Rank 0 reports ranks that have returned, but not while it computes. The heartbeat also knows them.
       if (!replaced && heart && heart->has_returned(peer)) peers().hear(peer, actors::evidence::said_goodbye);
       peers().hear(peer, cut ? actors::evidence::link_cut : actors::evidence::link_broke,
                    {cut ? torn_down : "its connection broke", {}});
       if (peer == 0 && peers().of(0) == actors::standing::lost) lose_rank_0();
     });
   }
-  /// If a peer's connection broke while its process runs, the peer is most likely about to say with which error it ends.
+  /// True if the peer is about to say with which error it ends: most likely so if its connection broke while its process still runs.
   bool is_word_due(rank_id peer) const {
     const std::uint32_t pid = pid_of(peer);
     return peers().of(peer) == actors::standing::in_touch && !wire->has_cut(peer) && pid != 0 &&
            transports::heartbeat::runs(pid);
   }
-  /// True if the peer's process may still move data that this rank gives up.
+  /// True if the peer's process may still read or write the buffers of operations that this rank gives up.
   bool may_go_on(rank_id peer) const {
     const std::uint32_t pid = pid_of(peer);
     if (pid == 0) return peers().of(peer) == actors::standing::in_touch;  // on another host
@@ -589,7 +591,8 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
 
   void close_link(rank_id peer) noexcept override { wire->give_up(peer); }
   bool link_is_down(rank_id peer) const noexcept override { return wire->has_failed(peer); }
-  /// A rank that has returned does not answer any more, even if no connection to it was ever made that could break.
+  /// A rank that has returned no longer replies. If this rank never connected to it, no connection breaks to show that, so the rank counts
+  /// as gone after a pause.
   void await_goodbye(rank_id peer) override {
     constexpr time_ns pause_ns = 50'000'000;
     constexpr int looks = 5;
@@ -625,8 +628,8 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     return came.incarnation;
   }
   std::string why_fenced() const override { return heart ? heart->fenced() : std::string(); }
-  /// News that a rank ends. Messages that it sent before, such as a refusal, go another way and may still be unread here. So the news counts
-  /// after `looks` pauses, in each of which this rank reads messages; or at once, if `hear` is called.
+  /// News that a rank ends. Messages that it sent before, such as a refusal, travel another way and may still be unread here. So the news
+  /// takes effect only after `looks` pauses, in each of which this rank reads messages; or at once, if `hear` is called.
   struct late_news : runtime::timer {
     late_news(state& s, rank_id r, time_ns pause, int looks, std::function<void()> f)
         : timer(&on_pause), of(s), who(r), pause_ns(pause), looks_left(looks), counts(std::move(f)) {
@@ -652,7 +655,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
   transports::placement place;
   transports::joined all;
   transports::file_storage disk;
-  std::optional<transports::cuda_copies> copies;  // ends after the link whose messages it is copying
+  std::optional<transports::cuda_copies> copies;  // ends after the link, for which it copies messages
   std::optional<transports::cuda_space> memory_of_gpu;
   machine has = machine::without_gpu();
   std::optional<transports::ucx_link> wire;
@@ -667,17 +670,17 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
   std::optional<flight_signal> on_signal;
   std::string signal_folder;
   std::vector<std::function<void()>> early;            // news of other ranks from before `self` was made
-  std::map<rank_id, transports::member> coming;        // newer processes that are not taken in yet
+  std::map<rank_id, transports::member> coming;        // newer processes that this rank has not accepted yet
   std::vector<std::unique_ptr<late_news>> goodbyes;    // of ranks that have returned
-  std::vector<std::unique_ptr<late_news>> last_words;  // what ranks have said of their end
+  std::vector<std::unique_ptr<late_news>> last_words;  // news that ranks have sent of their own end
   farewell said;
   time_ns detection_ns;
   std::chrono::nanoseconds settle_limit;
   undelivered_messages undelivered;
-  std::vector<tuning::result_entry> kept;  // the results that files were written from
+  std::vector<tuning::result_entry> kept;  // the results that were last written to files
   pid_t process = ::getpid();
   bool warned_of_host = false;
-  bool without_rank_0 = false;  // nobody is at the rendezvous any more
+  bool without_rank_0 = false;  // rank 0 is gone, and the rendezvous with it
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
   std::unique_ptr<transports::heartbeat> heart;
 };
@@ -685,7 +688,8 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
 job::job(job_options o) : state_(std::make_unique<state>(std::make_unique<reactor>(), std::move(o))) {}
 job::job(boost::asio::io_context& io, job_options o)
     : state_(std::make_unique<state>(std::make_unique<reactor>(io, reactor::options{}), std::move(o))) {}
-// In a child process that fork() made, a job must not say goodbye, end threads that are not there, or take down what its parent uses.
+// In a child process that fork() made, a job must not say goodbye, end threads that do not exist there, or close things that its parent
+// uses.
 job::~job() {
   if (state_->loop->forked()) static_cast<void>(state_.release());
 }
@@ -710,7 +714,7 @@ void job::write_results() {
 parting job::leave() {
   check_process(*state_->loop, "the job was left");
   runtime::run(*state_->loop, state_->self->settle(state_->settle_limit));
-  // Writes decisions that have arrived since. They were in flight, perhaps from a leader to its own participant.
+  // Writes decisions that have arrived since the last write. They were in flight then, perhaps from a leader to its own participant.
   if (state_->self->learned() != state_->kept) write_results();
   for (const std::string& w : state_->self->idle_pins()) complain(state_->place.rank, "warning: " + w);
   for (const std::string& w : state_->self->idle_masks()) complain(state_->place.rank, "warning: " + w);
@@ -725,7 +729,8 @@ parting job::leave() {
   return strict && !left.undelivered.empty() ? parting::undelivered : parting::in_peace;
 }
 
-// A rank that notices this rank's end only by its broken connection does not know the reason. So connections last until rank 0 has told it.
+// A rank that notices this rank's end only by a broken connection does not know the reason. So this rank keeps its connections until rank 0
+// has told the others.
 runtime::error job::leave_after(const runtime::error& why) {
   if (!state_->meeting || state_->loop->forked()) return why;
   runtime::run(*state_->loop, farewell::until_traced(&*state_->self, &why));
@@ -764,10 +769,10 @@ int run(const std::function<void(job&)>& program, job_options o) {
       const runtime::error why = error_of_program(std::current_exception());
       if (!here.loop().forked()) static_cast<void>(here.self().dump_flight(why.what()));
       complain(id, here.leave_after(why).what());
-      here.write_results();  // agreed results are as good as before
+      here.write_results();  // agreed results stay valid
       return 1;
     }
-    if (here.loop().forked()) return 0;  // a forked child at its end: the job goes on without it
+    if (here.loop().forked()) return 0;  // a forked child at its end: the job continues without it
     here.write_results();
     return status_of(here.leave());
   } catch (...) {

@@ -86,7 +86,7 @@ void kernel_core::check_caller(const kernel_entry& e) const {
   runtime::check_call(context_.where(), title_of(e));
 }
 
-/// Does not decide the entry if a switch leaves no choice: the switch may be different at the next call.
+/// False if there is no choice. If a switch is the cause, the entry stays undecided, because the switch may be different at the next call.
 bool kernel_core::has_choice(kernel_entry& e, outputs o) {
   const auto on = [this](const implementation& i) { return context_.is_family_enabled(i.family); };
   if (ids_.size() == 1) {

@@ -1,12 +1,12 @@
 #pragma once
 /// The part of a tunable kernel that does not depend on its signature: the names of its implementations, and the decision for each key.
-/// parley/tunable_op.hpp is what users write.
+/// Users include parley/tunable_op.hpp.
 ///
 ///     kernel_tuning t(core, entry, outputs);
 ///     while (const auto step = t.next()) { …run step->candidate, catch…; t.end(thrown); }
 ///     run(t.finish());
 ///
-/// If a tuning is given up half way, its key stays undecided.
+/// If a tuning is abandoned before its end, its key stays undecided.
 #include <parley/identifiers.hpp>
 #include <parley/kernel_key.hpp>
 #include <parley/ops/kernels/kernel_output.hpp>
@@ -73,14 +73,14 @@ class kernel_core {
   const std::map<std::string, std::unique_ptr<kernel_entry>>& entries() const noexcept { return entries_; }
 
   enum class way : std::uint8_t { run_winner, tune };
-  /// Throws `bad_argument` if an implementation that is being tried calls its own kernel with the same key: if it won, such a call would
-  /// never end. It may call its kernel with another key, such as a smaller size.
+  /// Throws `bad_argument` if an implementation under trial calls its own kernel with the same key: if that implementation won, such a call
+  /// would never end. It may call its kernel with another key, such as a smaller size.
   void check_caller(const kernel_entry& e) const;
   runtime::op_title title_of(const kernel_entry& e) const noexcept { return {"kernel", e.title}; }
 
   enum class outputs : std::uint8_t { can_be_compared, cannot };
-  /// For an entry outside of contextual runs, with tunable ops enabled. An entry without a choice is not tuned: the kernel has one
-  /// implementation, the families of all others are switched off, or numbers are compared and the kernel declares no outputs.
+  /// For an entry outside of contextual runs, with tunable ops enabled. An entry is not tuned if there is no choice: the kernel has only
+  /// one implementation, the families of all others are switched off, or numbers are compared but the kernel declares no outputs.
   way prepare(kernel_entry& e, outputs o);
 
  private:
@@ -115,7 +115,7 @@ class kernel_tuning {
   std::optional<tuning::trial> next();
   /// The trial has run, or thrown. Rethrows an exception of the default, and the cancellation of the caller.
   void end(const std::exception_ptr& thrown);
-  /// Decides, and restores updated outputs, so that the winner can run for the caller. Returns the winner.
+  /// Decides and returns the winner. Restores updated outputs, so that the winner can then run for the caller.
   std::uint32_t finish();
 
  private:
@@ -144,9 +144,9 @@ class contextual_run {
     kernel_outputs outputs{};
     std::vector<std::byte> before{};  // the updated outputs
   };
-  /// `outputs` are only looked at where the context compares numbers.
+  /// Uses `outputs` only if the context compares numbers.
   virtual turn begin(const kernel_core& kernel, kernel_entry& e, kernel_outputs outputs) = 0;
-  /// True: the call is over. False: run `t.config` in its place. Throws if nothing is left to run.
+  /// True: the call has ended. False: run `t.config` in its place. Throws if nothing is left to run.
   virtual bool end(turn& t, const std::exception_ptr& thrown) = 0;
 
  protected:

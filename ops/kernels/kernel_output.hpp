@@ -5,9 +5,9 @@
 ///     .outputs = [](…) { return kernel_outputs(sums, counts); }                       // several
 ///     .outputs = [](…) { return kernel_outputs::updated(accumulators); }              // read as well: `y += a * x`
 ///
-/// Before a candidate's check, outputs that are only written are filled with 0xFF (which is NaN). So a candidate that does nothing is not
-/// taken for a fast one. Updated outputs are restored before each compared run, and before the run whose result the caller gets. An output
-/// is any span of numbers. The caller owns the memory, which has to stay in place during the call.
+/// Before a candidate's check, outputs that are only written are filled with 0xFF (which is NaN), so that a candidate that does nothing
+/// does not count as a fast one. Updated outputs are restored before each compared run, and before the run that makes the caller's result.
+/// An output is any span of numbers. The caller owns the memory, which has to stay in place during the call.
 #include <parley/tuning/results/settings.hpp>
 
 #include <concepts>

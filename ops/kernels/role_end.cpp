@@ -91,7 +91,7 @@ role_end::~role_end() {
 
 agreement role_end::agreed() noexcept { return {services_, participant_, failed_, decided_within_ns}; }
 
-// Not rehearsed: on scratch data, the function might wait for a partner that knows nothing of it.
+// Not rehearsed: on scratch data, the function might wait for a partner that does not take part in the rehearsal.
 task<> role_end::rehearse(std::uint64_t) { co_return; }
 
 void role_end::fail(const error& why) noexcept {
@@ -136,7 +136,7 @@ task<> role_end::run(std::span<std::byte> data) {
   std::rethrow_exception(thrown);
 }
 
-// A row has the time that is charged. The flight recorder has the time that has passed.
+// A row gets the charged time; the flight recorder gets the elapsed time.
 void role_end::end(const actors::stamp& mark, std::uint64_t invocation, time_ns began_ns, time_ns worked_ns,
                    const error* thrown) {
   const errc outcome = thrown == nullptr ? errc::none : thrown->code();

@@ -27,7 +27,7 @@ class role_end final : public op_end, private actors::implementations {
   role_end(rank& self, const role_options& o);
   ~role_end() override;
 
-  /// Call it once, when the rank has accepted the op: no other op has its name then.
+  /// Call it once, after the rank has accepted the op, which shows that no other op has this name.
   void start();
   runtime::task<> run(std::span<std::byte> data);
   agreement agreed() noexcept;

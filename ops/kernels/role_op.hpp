@@ -7,10 +7,10 @@
 ///     decision now = stage.decision(data.size());         // what runs for that size, and why
 ///     stage.agreed().retune({}, "the clock has changed"); // searches again
 ///
-/// An op of one participant: its leader is this rank, so nothing is sent. Everything else is as with ops of more ranks: the job's settings
-/// and constraints hold; trials are paid from a budget; the winner is kept in this rank's results (`stage/forward/2`) and is not tried
-/// again in the next job; and a size whose times drift is searched again. There are no rehearsals, because such a function may exchange
-/// data with others. So with NUMERICAL_CHECK (`constraints::compare_trials`) only the default runs.
+/// An op of one participant: its leader is this rank, so nothing is sent. Everything else is as with ops of several ranks. The job's
+/// settings and constraints apply, and trials are paid from a budget. The winner is kept in this rank's results (`stage/forward/2`) and is
+/// not tried again in the next job. If the times for a size drift, that size is searched again. There are no rehearsals, because such a
+/// function may exchange data with other ranks. So with NUMERICAL_CHECK (`constraints::compare_trials`) only the default runs.
 ///
 /// A call runs one of the functions, once, on the caller's data. Until the decision, calls between trials run the default. The function is
 /// not charged for waits in calls of other ops (runtime/time/work_meter.hpp). An exception of the function is rethrown unchanged. A

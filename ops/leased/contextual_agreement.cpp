@@ -15,7 +15,7 @@ namespace {
 
 constexpr double infinite_ns = std::numeric_limits<double>::infinity();
 
-/// The average of one config on one rank; +infinity if the rank lacks it. A number from another rank may be invalid: then it is +infinity.
+/// The average of one config on one rank. +infinity if the rank lacks the config, or if the reported number is invalid.
 double average_of(const contextual_report& r, std::uint64_t digest) {
   for (std::size_t i = 0; i < r.digests.size() && i < r.average_ns.size(); ++i) {
     if (r.digests[i] == digest) return r.average_ns[i] >= 0 ? r.average_ns[i] : infinite_ns;
@@ -29,7 +29,7 @@ bool has(const contextual_report& r, std::uint64_t digest) {
 
 using reports = std::vector<const contextual_report*>;
 
-/// A config that a rank remembers and that all ranks can run; the first rank with such a config decides.
+/// The first config, in the order of ranks, that a rank remembers and that all ranks can run.
 std::optional<contextual_best> recalled(const reports& all) {
   for (const contextual_report* r : all) {
     if (r->remembered == 0) continue;
@@ -73,7 +73,7 @@ runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_ra
       steps += r.steps;
     }
   }
-  // No rank has taken a step since the last round: the thunk calls these kernels no more, and waiting would last for ever.
+  // No rank has taken a step since the last round: the thunk no longer calls these kernels, and waiting would last for ever.
   const bool stalled = before.any_round && steps == before.steps;
   contextual_verdict v;
   auto decided = before.decided;

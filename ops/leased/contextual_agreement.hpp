@@ -6,7 +6,8 @@
 ///     v.decided[0].digest;                                                      // the best, for all ranks
 ///
 /// The time of a config is the longest of the ranks' averages. It is +infinity if the config failed on a rank, or if the rank lacks it.
-/// Configs are matched by their digests, never by their places. Of equals, the first one in the first rank's order wins.
+/// Configs are matched by their digests, never by their places. If two configs are equally fast, the first one in the first rank's order
+/// wins.
 #include <parley/error.hpp>
 #include <parley/runtime/wire/wire.hpp>
 
@@ -50,7 +51,7 @@ struct contextual_verdict {
   PARLEY_FIELDS(decided, unfinished)
 };
 
-/// A rank's knowledge of the tuning. The leader keeps all of `decided` for good, because ranks that lag behind ask it.
+/// A rank's knowledge of the tuning. The leader never drops entries of `decided`, because ranks that lag behind ask for them.
 struct contextual_progress {
   std::map<std::pair<std::string, std::string>, contextual_best> decided;
   std::uint64_t steps = 0;  ///< of all ranks, up to the round before, in this call
@@ -59,12 +60,12 @@ struct contextual_progress {
 
 /// Decides from the reports of all ranks; `members` are the ranks in the order of `by_rank`. `declaration_mismatch`, with both
 /// declarations, if two ranks have declared the op differently. `config_failed` (`cannot find valid config`) if every config of a kernel
-/// and key has failed somewhere. A kernel that no rank calls any more is decided by what was measured. On an error, nothing is decided.
+/// and key has failed somewhere. If no rank calls a kernel any more, the times so far decide. On an error, nothing is decided.
 runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_rank,
                                           std::span<const runtime::rank_id> members, contextual_progress& before);
 
-/// For reports that not all ranks have made. Returns earlier decisions. All other kernels are decided by this: each rank keeps its own
-/// default, also a rank that meets the kernel later (a digest of 0).
+/// For a round in which not all ranks have reported. Returns earlier decisions. Decides all other kernels with a digest of 0: each rank
+/// keeps its own default, also a rank that first calls the kernel later.
 contextual_verdict known_of(std::span<const contextual_said> said, contextual_progress& before);
 
 }  // namespace parley::ops

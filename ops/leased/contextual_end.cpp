@@ -168,7 +168,7 @@ void contextual_end::fail(const error& why) noexcept {
   end_run();
 }
 
-// A call in which everything is settled concerns this rank alone, so its run goes on.
+// A call in which everything is settled concerns this rank alone, so its run continues.
 void contextual_end::end_run() noexcept {
   if (running_ != nullptr && (tuning_ || undecided())) running_->cancel();
 }
@@ -273,7 +273,8 @@ task<> contextual_end::run(thunk f) {
     co_return;
   }
   runtime::check_call(services_.ex, {"contextual op", op_.name});
-  // A settled call needs no agreement, whoever is gone. But with a new process, all ranks have to agree on everything again.
+  // A settled call needs no agreement, so it continues even if ranks are gone. But after a restart all ranks must agree on everything
+  // again.
   if (talk_.broken() && talk_.broken()->code() == errc::peer_restarted) throw explained(calls_, *talk_.broken());
   const std::uint64_t call = calls_++;
   const bool first = contexts_.empty();
@@ -340,7 +341,7 @@ task<> contextual_end::tune(std::uint64_t call, bool first, thunk f) {
   ++runs_;
 }
 
-/// Runs the thunk once. Ends it after its timeout, or when a run of another rank has failed in a call that they make together.
+/// Runs the thunk once. Cancels it after its timeout, or when another rank's run has failed in a call that the ranks make together.
 task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
   runtime::scope& around = co_await runtime::this_scope;
   runtime::scope here(around, {.deadline = services_.until(timeout_ns)});
@@ -518,7 +519,7 @@ void contextual_end::settle_without_choice(context& c) {
   c.why = c.ids[0] + (c.ids.size() == 1 ? " is its only config" : " runs, as " + c.fault_of[1]);
 }
 
-// Changes the outputs, so that results of an earlier run are not taken for those of a config that writes nothing.
+// Changes the outputs, so that a config that writes nothing cannot pass with the results of an earlier run.
 void contextual_end::prepare_comparison(context& c, turn& t, kernel_outputs outputs) const {
   t.outputs = std::move(outputs);
   t.compared = c.references.contains(t.call) ? turn::comparison::with_reference : turn::comparison::is_reference;

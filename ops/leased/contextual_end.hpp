@@ -90,7 +90,7 @@ class contextual_end final : public op_end, private contextual_run {
   void leave_out_unchecked(context& c);
   static void settle_without_choice(context& c);
   void prepare_comparison(context& c, turn& t, kernel_outputs outputs) const;
-  /// Says how the outputs of a call differ from the default's; empty if they do not, or are not compared.
+  /// Returns a text about how the outputs of a call differ from the default's; empty if they do not differ, or are not compared.
   std::string compared(const turn& t) const;
   bool run_in_its_place(context& c, turn& t, const std::string& fault);
   void leave(context& c) noexcept;
@@ -121,7 +121,7 @@ class contextual_end final : public op_end, private contextual_run {
   std::optional<runtime::error> failed_;
   mode mode_ = mode::settled;
   runtime::scope* running_ = nullptr;
-  bool tuning_ = false;  // the current run tunes, whatever it meets
+  bool tuning_ = false;  // the current run tunes every undecided kernel that it calls
   std::uint64_t calls_ = 0;
   std::optional<runtime::time_ns> call_since_ns_{};  // of the call in flight
   std::uint64_t runs_ = 0;

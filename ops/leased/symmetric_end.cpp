@@ -44,7 +44,8 @@ const char* scheme_of(const symmetric_options& op) {
 
 tuning::plan_options plan_for(const symmetric_options& op, tuning::plan_options plan) {
   if (path_of(op) == actors::trial_path::rehearsals) return plan;
-  // Trials on the user's calls cost the user time, and are bought in one piece (N2). So there is one round, long enough to decide by.
+  // Trials on the user's calls cost the user time, and the budget pays for all of them at once (N2). So there is one round, which is long
+  // enough for a decision.
   plan.probe_repetitions = std::max(plan.probe_repetitions, plan.enough_repetitions);
   plan.maximum_rounds = 1;
   return plan;
@@ -82,7 +83,7 @@ runtime::result<actors::op_declaration> declaration_of(const symmetric_options& 
                                          " cannot be captured; put one first that can"};
   if (op.replayed) d.scheme += ", replayed";
   d.leader = d.participants.front().rank;
-  // Members that list each other in another order declare the same op. Their schemes differ, so they are told.
+  // Members that list each other in different orders still declare the same op. But their schemes differ, so they get an error.
   const auto by_rank = [](const auto& a, const auto& b) { return a.rank < b.rank; };
   if (!std::is_sorted(d.participants.begin(), d.participants.end(), by_rank)) {
     d.scheme += ", in the order";
@@ -293,7 +294,7 @@ symmetric_end::late_soon::late_soon(symmetric_end& mine, std::uint64_t call_byte
 }
 
 // At its gate, a call asks the members that it waits for. After the gate it asks all members, up to a limit, because a config does not
-// say which ones it waits for.
+// say which members it waits for.
 void symmetric_end::late_soon::ask(timer& self) noexcept {
   constexpr std::size_t most_asked = 16;
   auto& mine = static_cast<late_soon&>(self);
@@ -304,7 +305,7 @@ void symmetric_end::late_soon::ask(timer& self) noexcept {
     std::erase(all, end.services_.net.rank());
     if (all.size() > most_asked) all.resize(most_asked);
     mine.asked = std::move(all);
-  } catch (...) {}  // out of memory: nobody is asked
+  } catch (...) {}  // out of memory: asks no member
   const std::uint32_t key = tuning::size_bucket::of(mine.bytes).index();
   for (const rank_id r : mine.asked)
     actors::ask_what_it_does(end.services_, end.declaration(), end.participant_.generation, r, key);
@@ -459,8 +460,8 @@ void symmetric_end::record(const actors::leased& l, time_ns start_ns, time_ns en
 
 void symmetric_end::fail(const error& why) noexcept {
   const bool first = !failed_;
-  // These errors replace an earlier one: `fenced`, because what this rank lost before no longer counts; `peer_restarted`, because a new
-  // process has come; and every error that follows `closed`, because then more than a generation is lost.
+  // `fenced` replaces an earlier error, because this rank's earlier losses no longer count, and `peer_restarted`, because a new process has
+  // come. After `closed`, every error replaces it, because then more than a generation is lost.
   if (first || why.code() == errc::fenced || why.code() == errc::peer_restarted || failed_->code() == errc::closed)
     failed_ = why;
   participant_.changed.tell();
@@ -533,7 +534,7 @@ runtime::memory_space& symmetric_end::memory() const noexcept {
   return op_.memory != nullptr ? *op_.memory : runtime::host_memory();
 }
 
-// Each compared run begins with the same numbers. They depend on this member's place, so that every member's part shows in a sum.
+// Each compared run begins with the same numbers. They differ between members, so that a sum shows whether each member's part is in it.
 task<> symmetric_end::fill_scratch(std::span<std::byte> scratch, tuning::number_type type) {
   std::vector<std::byte> numbers(scratch.size());
   const auto me = std::find(members_.begin(), members_.end(), services_.net.rank());

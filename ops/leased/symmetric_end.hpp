@@ -39,7 +39,7 @@ struct symmetric_settings {
 /// Makes the declaration, the same on all ranks; `bad_argument` or `role_conflict` if these options cannot make one.
 runtime::result<actors::op_declaration> declaration_of(const symmetric_options& op, rank_id world_size);
 
-/// Says why such an op cannot do what NUMERICAL_CHECK asks for, and what to do; empty if it can.
+/// Returns why such an op cannot compare numbers as NUMERICAL_CHECK asks, and what to do; empty if it can.
 std::string why_not_compared(const symmetric_options& op);
 
 class symmetric_end final : public op_end, private actors::implementations, private actors::rehearsals {
@@ -53,7 +53,7 @@ class symmetric_end final : public op_end, private actors::implementations, priv
   void abandon() noexcept override;
   bool is_replayed() const noexcept { return op_.replayed; }
   void fail(const runtime::error& why) noexcept override;
-  /// After `closed`: goes on over `over`, in the generation that has begun meanwhile. False if none has begun.
+  /// After `closed`: continues over `over`, in the generation that has begun since then. False if none has begun.
   bool rejoin(std::shared_ptr<communicator> over);
   /// See op_ref.hpp.
   bool is_current() const;
@@ -62,7 +62,7 @@ class symmetric_end final : public op_end, private actors::implementations, priv
   const actors::participant_state& participant() const noexcept { return participant_; }
   const actors::participant_state* as_participant() const noexcept override { return &participant_; }
   const actors::op_declaration& declaration() const noexcept override { return participant_.declaration; }
-  /// The title that its user knows.
+  /// The title for the user.
   runtime::op_title title() const noexcept { return {"op without headers", op_.name}; }
   const actors::lease_participant& leases() const noexcept { return leases_; }
   bool ends_with(rank_id r) const noexcept override;

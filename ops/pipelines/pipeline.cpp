@@ -32,7 +32,7 @@ task<> pipeline_stage::work(std::uint64_t microbatch, std::span<std::byte> activ
 
 namespace {
 
-// Refuses an activation of another size, because stages have different sizes, and one of another run. The sender is told.
+// Receives an activation. Refuses one of another size (the stages' sizes differ then) or of another run. The sender gets the refusal.
 task<> bring(edge_in& in, std::span<std::byte> into, std::uint16_t run) {
   call_options o;
   o.least_bytes = into.size();
@@ -74,7 +74,7 @@ task<> relay(edge_in* in, edge_out* out, std::span<const std::uint64_t> bytes, s
     slot& now = both[i % 2];
     slot& next = both[(i + 1) % 2];
     co_await now.arriving->join();
-    // The next activation arrives in the other buffer as soon as the activation before has left it.
+    // The next activation is received into the other buffer as soon as the previous activation in that buffer has been sent.
     if (i + 1 < bytes.size()) {
       co_await next.leaving->join();
       if (in != nullptr) next.arriving->spawn(bring(*in, next.bytes().first(bytes[i + 1]), run));

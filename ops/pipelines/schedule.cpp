@@ -27,7 +27,8 @@ constexpr std::array<action_name, 6> names{{{"F", kind::forward},
                                             {"RECV_F", kind::receive_forward},
                                             {"RECV_B", kind::receive_backward}}};
 
-/// The action that an action waits for, besides those before it in its list: one of the other end, or of its own rank.
+/// The action that `a` depends on, apart from the earlier actions of its list. For a receive that is the neighbouring stage's send,
+/// otherwise an action of the same stage.
 std::optional<pipeline_action> needs(const pipeline_schedule& s, const pipeline_action& a) {
   const std::uint32_t last = s.stages - 1;
   switch (a.what) {
@@ -54,7 +55,7 @@ bool has_boundary(const pipeline_schedule& s, const pipeline_action& a) {
   return true;
 }
 
-// Adds each send behind the computation of its data, and each receive one computation ahead of the one that needs it.
+// Adds each send behind the computation of its data, and each receive one computation ahead of the computation that needs its data.
 void add_messages(pipeline_schedule& s) {
   for (auto& list : s.ranks) {
     std::vector<pipeline_action> all;
@@ -274,7 +275,7 @@ class by_action {
   std::vector<T> all_;
 };
 
-// Goes through all lists as ranks would, each as far as it gets. Returns true if all lists were finished.
+// Advances through all lists as ranks would, each as far as possible. Returns true if all lists are finished.
 template <class Done>
 bool walk(const pipeline_schedule& s, const Done& done, std::vector<std::size_t>& reached) {
   by_action<char> happened(s);
@@ -287,7 +288,7 @@ bool walk(const pipeline_schedule& s, const Done& done, std::vector<std::size_t>
       while (reached[r] < list.size()) {
         const pipeline_action& a = list[reached[r]];
         char& this_one = happened[a];
-        // A receive is only posted. The action that needs it waits for it, and then also for the send.
+        // Ranks only post a receive and continue. The action that needs the received data waits for the receive, and so for its send.
         auto wanted = needs(s, a);
         if (!a.computes() && !a.sends()) wanted.reset();
         if (wanted && happened[*wanted] == 0) break;

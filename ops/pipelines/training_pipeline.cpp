@@ -95,7 +95,7 @@ class training_pipeline::buffers {
 namespace {
 std::vector<actors::declared_term> terms_of(const training_pipeline_options& op) {
   constexpr std::size_t most_rows = 64;
-  constexpr std::size_t most_bytes = 200;  // of a row; the hash of the whole row stands for the rest
+  constexpr std::size_t most_bytes = 200;  // shown of each row; a longer row is cut, and its hash follows
   const std::string schedule = text_of(op.schedule);
   std::vector<actors::declared_term> all{{"stages", std::to_string(op.schedule.stages)},
                                          {"microbatches", std::to_string(op.schedule.microbatches)}};
@@ -154,7 +154,8 @@ training_pipeline::training_pipeline(rank& self, const training_pipeline_options
   op_ = std::move(whole);
 }
 
-// One pass on this rank. A microbatch of a stage has buffers from its forward to its backward. The buffers outlive the flow.
+// One pass on this rank. A microbatch of a stage keeps its buffers from its forward to its backward computation. The buffers outlive the
+// flow.
 class training_pipeline::pass {
  public:
   pass(const training_pipeline& t, training_work& stages)
@@ -168,7 +169,8 @@ class training_pipeline::pass {
     for (const pipeline_action& a : actions) ++self.held_of(a).to_come;
     auto to_receive = actions.begin();
     for (auto a = actions.begin(); a != actions.end(); ++a) {
-      // A sender whose device goes ahead needs to know where a message goes before the device begins to compute the message.
+      // If the sender enqueues work ahead on its device, it must know a message's destination before the device begins to compute the
+      // message. So receives are posted ahead.
       for (auto until = self.horizon(a, actions.end()); to_receive < until; ++to_receive) {
         if (!to_receive->computes() && !to_receive->sends()) self.receive(*to_receive);
       }
@@ -184,7 +186,7 @@ class training_pipeline::pass {
     self.free_.end_pass();
     self.report.elapsed_ns = flow.where().precise_now() - began;
   }
-  // Adds the waiting step to a timeout, because a message does not know which step waits for it.
+  // Adds the waiting step to a timeout's text, because the message itself does not know which step waits for it.
   std::exception_ptr in_words(std::exception_ptr thrown) const {
     if (!waits_) return thrown;
     const runtime::error why = runtime::describe(thrown);
@@ -206,14 +208,14 @@ class training_pipeline::pass {
     buffers::piece gradient_in;
     runtime::flow_work leaving[2];  // the activation, the gradient
     runtime::flow_work coming[2];
-    std::uint32_t to_come = 0;  // its actions that are still to come in the list
+    std::uint32_t to_come = 0;  // its remaining actions in the list
     std::array<buffers::piece*, 4> pieces() { return {&in, &out, &gradient_out, &gradient_in}; }
   };
   held& held_of(const pipeline_action& a) {
     held& h = held_[{a.stage, a.microbatch}];
     return h;
   }
-  // Counted, because a schedule may list the sends of a microbatch long after its computations.
+  // Counts a microbatch's remaining actions, because a schedule may list its sends long after its computations.
   void note_done(const pipeline_action& a) {
     if (--held_of(a).to_come == 0) finished_.emplace_back(a.stage, a.microbatch);
   }
@@ -315,7 +317,7 @@ class training_pipeline::pass {
     const route to = route_of(a);
     ++report.sent;
     const auto what = (to.forward ? h.out : h.gradient_in).bytes();
-    // On a device, the data is still to be computed. The send starts when that begins, which leaves the receiver time to send a credit.
+    // On a device, the data is not computed yet. The send starts when its computation begins, so the receiver has time to send a credit.
     runtime::compute_queue before;
     if (enqueued_.size() > 1) enqueued_[enqueued_.size() - 2].wait_on(before);
     h.leaving[to.forward ? 0 : 1] =
@@ -342,7 +344,8 @@ class training_pipeline::pass {
     return at;
   }
 
-  // Waits for the input. On a device, waits until at most one computation is enqueued, which bounds memory and how far ranks are apart.
+  // Waits for the input. On a device, waits until at most one computation is enqueued. That limits memory, and how far one rank can get
+  // ahead of another.
   task<> may_begin(const pipeline_action& a, held& h) {
     if (!on_device_) {
       co_await came(a, h);
@@ -357,7 +360,7 @@ class training_pipeline::pass {
     co_await oldest;
   }
 
-  // Notes a computation. It ends with the work that the device has just been given, not with later work for the same memory.
+  // Notes a computation. It ends with the work that was just enqueued on the device, not with later work for the same memory.
   task<> note_enqueued(const pipeline_memory& m) {
     std::span<const std::byte> last = m.gradient_out.empty() ? m.out : m.gradient_out;
     if (!m.gradient_in.empty()) last = m.gradient_in;
@@ -427,8 +430,8 @@ class training_pipeline::pass {
     }
   }
 
-  // Takes back the memory of microbatches whose actions are all done. It does not wait for sends that their peer has not received yet,
-  // however many: the peer may receive them only after this rank's next actions. A schedule is checked as if sends held nobody up.
+  // Recycles the memory of microbatches when all their actions have ended. It does not wait for sends that the peer has not received yet,
+  // because the peer may receive them only after this rank's next actions. The check of schedules also assumes that sends delay no rank.
   task<> let_go() {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> still;
     for (const auto& key : finished_) {

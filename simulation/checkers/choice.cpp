@@ -10,12 +10,12 @@ namespace parley::simulation {
 
 namespace {
 
-// The size under which the search of an op knows a call.
+// The size under which the op's search lists a call.
 std::uint64_t bytes_of_call(const op_spec& op, std::uint64_t size) {
   return op.what == op_spec::kind::group && op.does == "gather" ? size * op.members.size() : size;
 }
 
-// Judges only runs in which nothing but the configs differs: without faults that take time, and without stragglers that change medians.
+// Judges only runs in which times depend on the configs alone: without faults that take time, and without stragglers that change medians.
 struct fastest final : checker {
   using checker::checker;
   void look() const {
@@ -29,7 +29,8 @@ struct fastest final : checker {
       if (op == nullptr || op->in_flight != 1 || is_program(op->what) ||
           !std::all_of(op->configs.begin(), op->configs.end(), is_simulated))
         continue;
-      // Nobody waits for the workers of a gather, so their work before the leader begins is not charged, and no config may seem faster.
+      // No call waits for the workers of a gather, so their work before the leader begins is not charged. So all configs may seem equally
+      // fast.
       if (op->does == "gather" && c.winner == words(op->configs.front()).text(1)) continue;
       judge(c, *op);
     }
@@ -44,7 +45,8 @@ struct fastest final : checker {
     return is_sound(text) || is(text, {"on:", "abi:", "failing:", "hanging:", "corrupting:"});
   }
   static bool drifts(std::string_view text) { return is(text, {"drifting:"}); }
-  // For some size of the key, the winner must be among the fastest that all ranks can run for ever. One that fails later may be faster.
+  // For some size of the key, the winner must be among the fastest configs that all ranks can always run. A config that fails later may be
+  // faster.
   void judge(const search_view& c, const op_spec& op) const {
     std::string better;
     for (const std::uint64_t size : op.sizes) {

@@ -46,7 +46,7 @@ struct no_control_wait final : checker {
         std::any_of(op.configs.begin(), op.configs.end(), [](const auto& c) { return c.starts_with("get"); });
     // A put ends at its receiver once it has landed.
     const time_ns longest = longest_data_ns + 4 * book_.r.play->link.landing_ns;
-    time_ns waited_until = 0;  // until when a call before waited for room
+    time_ns waited_until = 0;  // when the earlier calls' waits for room ended
     while (!all.empty()) {
       const std::uint64_t number = all.front()->number;
       const auto calls = all.first(static_cast<std::size_t>(
@@ -59,8 +59,8 @@ struct no_control_wait final : checker {
         all_there = std::max(all_there, c->began_ns);
         if (c->sends) led = c->began_ns;
       }
-      // A wait for room is flow control, and no wait for agreement. If the wire shows that the window was full, and that the sender asked
-      // for room at once, the invocation counts from when there was room.
+      // A wait for room is flow control, not a wait for agreement. If the wire shows that the window was full, and that the sender asked
+      // for room at once, the invocation's time counts from the moment when there was room.
       const time_ns room = from ? book_.r.windows->room_at(*from, book_.r.play->first_invocation + number) : 0;
       const bool asked =
           room > led && (narrow_control_ || waited_until >= led || book_.r.windows->asked(*from, led, led + longest));
@@ -87,7 +87,7 @@ struct no_control_wait final : checker {
   const bool narrow_control_ = book_.r.play->control_window < narrow || book_.r.faults->control_window != 0;
 };
 
-// Flow control on the wire: the sender of an edge stamps no invocation for which its window has no room.
+// Flow control on the wire: the sender of an edge stamps an invocation only when its window has room for it.
 struct inside_window final : checker {
   using checker::checker;
   void look() const {
@@ -95,7 +95,7 @@ struct inside_window final : checker {
       const auto at = std::find_if(book_.r.participants.begin(), book_.r.participants.end(), [&](const auto& p) {
         return p.id == e.from.op && p.generation == e.from.generation && p.rank == e.from.rank && p.leads;
       });
-      // The leader of a group keeps no window if it needs something of each member anyway.
+      // The leader of a group has no window if it receives something from each member in each call.
       if (at == book_.r.participants.end() || !at->edge) continue;
       violated(at->title + ", on rank " + std::to_string(e.from.rank) + ": invocation " + std::to_string(e.invocation) +
                " left for rank " + std::to_string(e.to) +
@@ -116,7 +116,7 @@ struct few_gates final : checker {
       const auto at = leaders.find({v.job, v.title});
       if (at == leaders.end()) continue;
       const lease_view& l = *at->second;
-      // After a trial has timed out, trials stop at one gate and go on at another one.
+      // After a trial has timed out, trials stop at one gate and continue at another one.
       const std::uint64_t most = 2 * l.searches + l.led.aborted + l.excluded + 2 * l.led.halted;
       if (v.gates_met > most)
         violated(v.title + ": rank " + std::to_string(v.rank) + " waited at " + std::to_string(v.gates_met) +
@@ -125,10 +125,10 @@ struct few_gates final : checker {
   }
 };
 
-// N4, for configs whose times are known. A trial costs its time beyond that of the default. Nobody can know the cost of a candidate's first
-// trial in advance, so first trials may cost more than was earned. Any other trial begins only when its own cost and that of all trials
-// before it, first ones included, is earned. While half of the default's measurements were disturbed, the leader does not know the
-// default's time, and later trials may cost more, too: those of two rounds at most, because the third measurement outvotes the first.
+// N4, for configs with known times. A trial costs its time beyond that of the default. The cost of a candidate's first trial is unknown in
+// advance, so first trials may cost more than was earned. Any other trial begins only when its own cost and that of all earlier trials,
+// first ones included, is earned. While half of the default's measurements were disturbed, the leader does not know the default's time, and
+// later trials may also cost more: those of two rounds at most, because the third measurement outvotes the first.
 struct within_budget final : checker {
   using checker::checker;
   void look() const {
@@ -201,9 +201,10 @@ struct within_budget final : checker {
           book_.r.play->budget * static_cast<double>(one.began_ns - sent.begin()->second->record.began_ns);
       const bool first = tried.emplace(one.digest, one.bytes).second;
       if (first || default_is_unknown(of_default, one.began_ns)) unforeseen += costs;
-      // If data was late by chance, the leader's measurements contain that, so it knows costs only roughly.
+      // If data was late by chance, the leader's measurements contain the delay, so the leader knows costs only roughly.
       const bool exact = book_.r.faults->delay_data == 0 && !book_.r.faults->has(mishap::kind::clog);
-      // The leader's error for each cost is the latency of a message and, if control messages were late, its error about the other's clock.
+      // The leader's error in each cost is the latency of a message and, if control messages were late, its error about the other rank's
+      // clock.
       ++trials;
       const double unsure = trials * unsure_ns;
       if (spent <= rounding * earned + unsure + (first || !exact ? unforeseen : 0)) continue;

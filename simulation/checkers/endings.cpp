@@ -69,7 +69,7 @@ struct explained_errors final : checker {
     return k == kind::pair || k == kind::pipeline || k == kind::batch || k == kind::halo || k == kind::attention ||
            k == kind::training;
   }
-  // True if a restart explains the error: an op goes on only once all members know the new process, and have rejoined if they must.
+  // True if a restart explains the error: an op continues only once all members know the new process, and have rejoined if they must.
   bool by_return(const call_record& c) const {
     const op_spec& op = book_.r.play->ops[c.op];
     if (!returns(book_.r, op.members) || c.calm) return false;
@@ -81,7 +81,7 @@ struct explained_errors final : checker {
       default: return false;
     }
   }
-  // True if another call of the op failed with another error on the rank that the text names, after which no call may follow.
+  // True if another call of the op failed, with another error, on the rank that this call's error names: after that no call may follow.
   bool is_closed_by_a_failure(const call_record& c) const {
     const std::string began = "op " + book_.r.play->ops[c.op].name + ": a call has failed on rank ";
     return std::any_of(book_.r.calls.begin(), book_.r.calls.end(), [&](const call_record& o) {
@@ -94,13 +94,13 @@ struct explained_errors final : checker {
     switch (c.code()) {
       case errc::peer_failed:
       case errc::fenced: return lost;
-      // If an op cannot go on after a failure, its other members wait in vain.
+      // If an op cannot continue after a failure, its other members wait until they time out.
       case errc::timeout: return lost || late || (is_program(op.what) && is_broken(op));
       case errc::buffer_too_small: return op.small_receives != 0;
       // Members of a group learn why the sender failed, or that it is gone, so they never get this code.
       case errc::send_failed: return op.what != op_spec::kind::group && (lost || late || is_broken(op));
       case errc::config_failed: return lost || late || is_broken(op);
-      // The failure of another group of the hierarchy, whose config is not this group's.
+      // The failure happened in another group of the hierarchy, which runs another config.
       case errc::exception: return op.what == op_spec::kind::hierarchy && is_broken(op);
       default: return false;
     }
@@ -143,7 +143,8 @@ struct quarantined final : checker {
       const auto n = std::count_if(begun_ns.begin(), begun_ns.end(), [from](time_ns t) { return t >= from; });
       const op_spec& op = book_.r.play->ops[std::get<0>(key)];
       if (fails_once_settled(op)) continue;
-      // The leader of a broadcast waits for nobody: it has stamped a whole window of calls when it hears of the first failure.
+      // The leader of a broadcast waits for no other rank: it may have stamped a whole window of calls before it hears of the first
+      // failure.
       const std::uint64_t ahead = op.does == "broadcast" ? book_.r.play->window : 0;
       const std::uint64_t allowed = (2 * op.in_flight + 2 + ahead) * searches(op, std::get<1>(key));
       if (!may_lose_a_member(book_.r, op.members) && std::cmp_greater(n, op.configs.size() * op.sizes.size() * allowed))
@@ -151,7 +152,7 @@ struct quarantined final : checker {
                  " calls failed because of their config");
     }
   }
-  // If all of the few control messages in flight are lost, nobody hears of a failure until the window has room again. The sender must ask
+  // If all of the few control messages in flight are lost, no rank hears of a failure until the window has room again. The sender must ask
   // for that room, and perhaps ask again.
   const time_ns unheard_ns_ = book_.r.faults->control_window != 0 && book_.r.faults->lose != 0 ? 100'000'000 : 0;
   // True if a kernel that fails only from a later run on may have won. Once the op is settled, the program runs that kernel itself.
@@ -162,7 +163,7 @@ struct quarantined final : checker {
              return k.fails && k.after > 1;
            });
   }
-  // The number of searches of an op. Each search that the program asks for gives failed configs another try.
+  // The number of searches of an op. Each search that the program requests tries failed configs again.
   std::uint64_t searches(const op_spec& op, std::uint64_t job) const {
     std::uint64_t most = 1;
     if (op.retunes == 0) return most;
@@ -174,7 +175,7 @@ struct quarantined final : checker {
   }
 };
 
-// A message that was sent successfully is received, if both ends live and the receiver goes on to the end.
+// A message that was sent successfully is received, if both ends live and the receiver continues to the end.
 struct delivered final : checker {
   using checker::checker;
   // The sender does not know of a receive that had too little room, or whose config failed.
@@ -205,14 +206,14 @@ struct delivered final : checker {
   }
 };
 
-// A rank that the others take for dead can do nothing until a new process takes its place: all its calls fail with `fenced`.
+// If the others have declared a rank dead, all its calls fail with `fenced` until a new process takes its place.
 struct fenced_ranks final : checker {
   using checker::checker;
   void look() const {
     for (const fenced_rank& f : book_.r.fenced) {
       for (const call_record& c : book_.r.calls) {
         if (c.job != f.job || c.rank != f.rank || c.began_ns <= f.at_ns || c.began_ns >= f.until_ns) continue;
-        // A call with nothing new to try needs no other rank.
+        // A contextual call in which everything is decided does not need the other ranks.
         if (book_.r.play->ops[c.op].what == op_spec::kind::contextual && c.code() == errc::none) continue;
         if (c.code() != errc::fenced)
           violated(book_.r.play->ops[c.op].name + ": call " + std::to_string(c.number) + " of rank " +

@@ -76,7 +76,7 @@ void observer::end_job(ending how) {
   ending_ = true;
   cutting_ = how == ending::cut_short;
   if (!cutting_) {
-    // A program may end while an op rehearses a config. Nobody receives the messages of that rehearsal then, so they do not count.
+    // A program may end while an op rehearses a config. The messages of that rehearsal have no receiver then, so they do not count.
     if (!record_.play->ops.empty() || !somebody_rehearses(world_)) record_.pending_left += world_.network().pending();
     record_.exposed_left += world_.network().exposed();
   }
@@ -85,7 +85,7 @@ void observer::end_job(ending how) {
   ending_ = cutting_ = false;
 }
 
-// If the job ends early, its decisions are left out.
+// If the job ends early, the view has no decisions.
 participant_view observer::view_of(rank_id r, const actors::participant_state& p, bool ended) const {
   participant_view v = simulation::view_of(static_cast<std::size_t>(world_.job()), r, p, ended);
   v.left = world_.has_left(r);
@@ -94,7 +94,7 @@ participant_view observer::view_of(rank_id r, const actors::participant_state& p
   return v;
 }
 
-// Records the pairs whose generation ends because `peer` has come back, and which go on by themselves.
+// Records the pairs that `peer`'s return moves to a new generation and that continue by themselves.
 void observer::look_at_pairs(rank_id who, rank_id peer) {
   const auto rejoins = [this](const std::string& name) {
     return std::any_of(record_.play->ops.begin(), record_.play->ops.end(), [&](const op_spec& op) {
@@ -116,7 +116,8 @@ void observer::look_at_ended(rank_id who, const std::function<bool(const actors:
   }
 }
 
-// Removes records of generations that did not end after all, because their rank was fenced before it could rejoin. They are recorded again.
+// Removes the records of generations that had not really ended, because their rank was fenced before it could rejoin. These generations are
+// recorded again later.
 void observer::forget_ends_that_were_none(rank_id r) {
   if (!generations_ended_) return;
   const std::vector<const actors::participant_state*> there = world_.find(r)->participants();

@@ -1,6 +1,6 @@
 #pragma once
 /// Records a world for the checkers: the messages on its wire, the state of its ranks before they end, and the violations that parley
-/// itself notices.
+/// itself detects.
 ///
 ///     run_record record;                         // `play` and `faults` are set
 ///     observer watching(record, w, window);
@@ -37,7 +37,7 @@ class observer {
   void end_job(ending how = ending::whole);
   /// True while `end_job` ends the job with all of its ranks.
   bool job_ends() const noexcept { return ending_; }
-  /// Records the ops of a rank whose generation is about to end.
+  /// Records the ops of rank `who` for which `which` is true: their generation is about to end.
   void look_at_ended(rank_id who, const std::function<bool(const actors::op_declaration&)>& which);
   /// Called in addition when a rank is about to end.
   std::function<void(rank_id)> on_end;

@@ -4,7 +4,7 @@
 ///     op_states states;
 ///     states.see(p)          // for every message when it is sent: the state of its op before this message, such as op_state::warming
 ///
-/// If an op searches for several sizes, its state is that of the message that was sent last.
+/// If an op searches for several sizes, its state is that of the last sent message.
 #include <parley/simulation/world/network.hpp>
 
 #include <boost/unordered/unordered_flat_map.hpp>
@@ -24,7 +24,7 @@ enum class op_state : std::uint8_t {
   running,     ///< trials, real or rehearsed
   collecting,  ///< all trials of a round were made, and their rows are in flight
   idle,        ///< decided
-  ended,       ///< the message is of a generation that another one has followed
+  ended,       ///< the message belongs to a generation that has ended
   last = ended
 };
 inline constexpr std::size_t op_state_count = static_cast<std::size_t>(op_state::last) + 1;

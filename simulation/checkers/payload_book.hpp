@@ -1,6 +1,5 @@
 #pragma once
-/// Compares the payloads that ops of a simulated job send and receive. A payload must be the same at both ends (S8), whichever config
-/// moved it.
+/// Compares the payloads that ops of a simulated job send and receive. With every config, a payload must be the same at both ends (S8).
 ///
 ///     payload_book book([](std::string text) { … });         // called for each difference
 ///     book.listen(rank);                                     // for each rank, before its ops are declared

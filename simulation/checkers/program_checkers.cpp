@@ -76,7 +76,7 @@ class program_book {
   }
   bool undisturbed() const { return r.faults->delay_data == 0 && r.faults->mishaps.empty(); }
   bool deaths() const { return r.faults->has(mishap::kind::crash); }
-  /// True if all members of an op have recorded all of it.
+  /// True if all members of an op have complete records of it.
   bool whole(const op_runs& op) const {
     return r.flights_lost.empty() && op.leader != nullptr && op.leader->members.size() == op.participants && !op.ended;
   }
@@ -103,9 +103,9 @@ std::string where(const op_runs& op, std::pair<std::uint32_t, std::uint64_t> tag
          (op.leased || tag_and_number.first == 0 ? "" : " of tag " + std::to_string(tag_and_number.first));
 }
 
-// A member that makes fewer calls than another one leaves messages that nobody receives, which parley must report. A message was lost
-// if that member's own calls cannot explain it: a later call went on without it, or a call that waited for it failed long after it
-// was sent.
+// If a member makes fewer calls than another one, some messages are never received, and parley must report them. A message was lost if
+// the member's own calls do not explain why it was not received: a later call ran without it, or a call that waited for it failed long
+// after it was sent.
 class delivery_check {
  public:
   delivery_check(const program_book& book, std::vector<violation>& found) : book_(book), delivery_(found, "delivery") {}
@@ -132,7 +132,7 @@ class delivery_check {
         if (f->record.what == flight_event::received && !received.insert(f->rank).second)
           delivery_.violated(where(op, at) + ": was received twice by rank " + std::to_string(f->rank));
       }
-      // A failed invocation was reported, and may have failed before the other members came to it.
+      // A failed invocation was reported, and may have failed before the other members began it.
       if (std::any_of(one.by.begin(), one.by.end(), [](const flight_view* f) { return is_failure(*f); })) continue;
       for (const rank_id member : op.leader->members) {
         if (ranks.contains(member)) continue;
@@ -145,7 +145,7 @@ class delivery_check {
       }
     }
   }
-  // The reason to count an invocation as lost; empty if the program of `member` alone explains it.
+  // The reason to count an invocation as lost; empty if the calls of `member`'s program explain it.
   std::string why_lost(const op_runs& op, std::uint32_t tag, const invocation& one, rank_id member,
                        bool went_on) const {
     if (went_on) return ", and has gone on without it";
@@ -175,7 +175,7 @@ class delivery_check {
   found_by delivery_;
 };
 
-// True for errors that the program itself brings about: a deadline, a buffer that is too small, a config or a declaration that fails.
+// True for errors that the program itself causes: a deadline, a buffer that is too small, a config or a declaration that fails.
 bool is_its_own(errc code) {
   switch (code) {
     case errc::peer_failed:
@@ -208,7 +208,7 @@ void check_errors(const program_book& book, std::vector<violation>& found) {
     if (lost_to_nothing(book.r, f.rank, f.why, runtime::never))
       errors.violated(what + ", and nothing has befallen rank " + std::to_string(f.why.began_with()->rank));
     const runtime::error_facts& about = f.why.about();
-    // What a function of a role throws comes out as it is.
+    // An exception of a role's function reaches the caller unchanged.
     if (f.why.code() == errc::exception && about.op.empty()) continue;
     // No other rank takes part in a transfer of a rank to itself, so no participant names its op, and its calls have no number.
     const bool to_itself = about.rank && about.rank == about.peer;
@@ -222,7 +222,7 @@ void check_errors(const program_book& book, std::vector<violation>& found) {
   }
 }
 
-// True for ops whose invocations wait for nothing but data. Ops without headers have gates, so they do not count. The sender of a get
+// True for ops with invocations that wait only for data. Ops without headers have gates, so they do not count. The sender of a get
 // learns of its end by a control message, so `latency_of` uses the time of the receiver.
 bool is_stamped(const op_runs& op) { return op.leader != nullptr && !op.leased && op.participants > 1; }
 
@@ -257,8 +257,8 @@ void check_control_waits(const program_book& book, std::vector<violation>& found
   });
 }
 
-// N4 as in costs.cpp, with the times that both ends recorded, for undisturbed programs in which calls of an op do not overlap. An op with
-// a tuning phase is not judged.
+// N4 as in costs.cpp, with the times that both ends recorded, for undisturbed programs in which calls of an op do not overlap. Ops with
+// a tuning phase are not judged.
 class budget_check {
  public:
   budget_check(const program_book& book, std::vector<violation>& found) : book_(book), budget_(found, "N4") {}
@@ -292,7 +292,7 @@ class budget_check {
       const auto& [began_ns, one] = *at;
       const auto next = std::next(at);
       const bool overlaps = began_ns < over_ns || (next != in_order.end() && next->first < one.second->over_ns());
-      if (overlaps) return;  // one may have waited for a wire that the other used
+      if (overlaps) return;  // a call may have waited for a wire that another call used
       over_ns = one.second->over_ns();
       const auto& record = one.second->by.front()->record;
       const auto known = usual.find(record.bytes);
@@ -301,7 +301,7 @@ class budget_check {
       spent += costs;
       const auto [before, first] = tried.try_emplace({record.digest, record.bytes}, costs);
       if (first) unforeseen += costs;
-      // If a config has become slower, nobody could know by how much.
+      // If a config has become slower, the leader could not know by how much.
       const double slower = std::max(costs - std::exchange(before->second, costs), 0.0);
       const double earned = book_.r.budget * static_cast<double>(began_ns - in_order.begin()->first);
       if (spent <= rounding * earned + (first ? unforeseen : slower)) continue;

@@ -1,5 +1,5 @@
 #pragma once
-/// Copies the state of one rank into a record for the checkers. The rank may be a simulated one or a process of its own:
+/// Copies the state of one rank into a record for the checkers. The rank may be simulated or a real process:
 ///
 ///     run_record record;
 ///     add_views(record, self);        // when the rank is about to leave, also with an error
@@ -27,11 +27,11 @@ void each_search(const ops::rank& self, Visit visit) {
 lease_view gates_of(std::size_t job, rank_id r, ops::symmetric_end& end);
 /// `ended`: the participant's generation ended before the job did.
 participant_view view_of(std::size_t job, rank_id r, const actors::participant_state& p, bool ended);
-/// Adds the searches that a rank leads. Their participants are in the record from `first_participant` on. The times at which searches
-/// began are those of the rank's own clock.
+/// Adds the searches that a rank leads. Their participants are in the record from `first_participant` on. The start times of searches are
+/// those of the rank's own clock.
 void add_searches(run_record& into, std::size_t job, const ops::rank& self, std::size_t first_participant);
 void add_flights(run_record& into, std::size_t job, const ops::rank& self);
-/// Adds all of these, also participants of generations that have ended on the rank.
+/// Adds the rank's participants (also of generations that have ended on the rank), searches and flights.
 void add_views(run_record& into, const ops::rank& self, std::size_t job = 0);
 
 }  // namespace parley::simulation

@@ -81,7 +81,7 @@ struct record_book {
     }
     sort_flights();
   }
-  // Sorts the flights by stream and invocation. A rank records its flights in its own order, with mostly several of one op in a row.
+  // Sorts the flights by stream and invocation. A rank records its flights in its own order, usually several of one op in a row.
   void sort_flights() {
     using stream = std::tuple<std::size_t, std::uint64_t, std::uint64_t, std::uint32_t>;
     std::map<stream, std::vector<const flight_view*>> streams;
@@ -116,7 +116,7 @@ struct record_book {
     for (const flown& f : all_flown)
       f.each_invocation([&](std::span<const flight_view* const> flights) { visit(f.generation, flights); });
   }
-  /// The participant that recorded `f`, a flight of this record. Null: its rank had no such op, or not in that generation.
+  /// The participant that recorded `f`, a flight of this record. Null: the rank had no such op, or not in that generation.
   const participant_view* find(const flight_view& f) const {
     return owners[static_cast<std::size_t>(&f - r.flights.data())];
   }

@@ -38,7 +38,7 @@ struct one_wire_class final : checker {
       const flight_view* first = nullptr;
       for (const flight_view* f : flights) {
         if (f->record.digest == 0) continue;
-        // A call that fails because another rank declared its op differently names its own default, and has run nothing.
+        // If a call fails because another rank declared its op differently, its flight names the rank's own default, but ran no config.
         if (!ran_well(*f) && is_misdeclared(generation)) continue;
         if (first == nullptr) first = f;
         if (f->record.digest != first->record.digest &&
@@ -50,7 +50,7 @@ struct one_wire_class final : checker {
   }
 
  private:
-  // True if members have declared defaults of different wire classes, which parley refuses as soon as they meet.
+  // True if members have declared defaults of different wire classes. parley refuses that as soon as the members meet.
   bool is_misdeclared(const generation_key& generation) const {
     const auto at = book_.members.find(generation);
     if (at == book_.members.end()) return false;
@@ -77,7 +77,8 @@ struct only_warmed final : checker {
   }
 
  private:
-  // A config that was rehearsed must have been rehearsed before it ran. Runs with results files are exempt: these may allow a config.
+  // A rehearsed config must have been rehearsed before it ran. Runs with results files are exempt, because a results file may allow a
+  // config.
   void look_at_order() const {
     std::map<std::tuple<std::size_t, rank_id, std::uint64_t, std::uint64_t, std::uint64_t>, time_ns> rehearsed_ns;
     const auto key = [](const flight_view& f) {
@@ -180,7 +181,7 @@ struct complete_rows final : checker {
   }
 
  private:
-  // A process that was killed left no record, and a recorder that was full lacks the oldest records.
+  // A killed process left no record, and a full recorder lacks the oldest records.
   bool all_recorded(const generation_key& generation) const {
     const std::vector<const participant_view*>& seen = book_.members.at(generation);
     const auto has_all_of = [&](rank_id r) {
@@ -190,7 +191,7 @@ struct complete_rows final : checker {
     const std::vector<rank_id>& members = seen.front()->members;
     return std::all_of(members.begin(), members.end(), has_all_of);
   }
-  // True if the op is without headers and rehearses over a library that the program brought, where nobody counts rehearsals.
+  // True if the op is without headers and rehearses over the program's own library, which does not count rehearsals.
   bool is_rehearsed_by_a_program(const generation_key& generation) const {
     const std::string& op = book_.members.at(generation).front()->op;
     return book_.r.play != nullptr && book_.r.play->ops.empty() &&
@@ -224,7 +225,7 @@ struct one_decision final : checker {
       }
     }
   }
-  // Decisions of one version must be the same, also on ranks that have died, left, or do not know a later version yet.
+  // Decisions of one version must be equal, also on ranks that have died, left, or do not know a later version yet.
   void look_at_versions() const {
     for (const auto& [op, members] : book_.members) {
       std::map<std::pair<std::string, std::uint32_t>, known> of_version;

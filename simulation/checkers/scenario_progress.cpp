@@ -24,7 +24,7 @@ struct searches_end final : checker {
     for (const search_view& c : book_.r.searches) {
       if (c.where == actors::search::stage::decided || c.ended) continue;
       const auto at = book_.members.find({c.job, c.op, c.generation});
-      // The record has no participant of this op: one that died may have taken the answer with it.
+      // The record has no participant of this op; perhaps the rank that would show whether the search ended has died.
       if (at == book_.members.end()) continue;
       const op_spec* const op = book_.op_of(*at->second.front());
       if (op != nullptr && is_beside(*op, c.invocations)) continue;
@@ -45,7 +45,7 @@ struct searches_end final : checker {
         violated(v.title + ": rank " + std::to_string(v.rank) + " is still held " + v.closed);
     }
   }
-  // True if the op was called after the search began. A search that begins again after a while may come after the program's last call.
+  // True if the op was called after the search began. A search that starts again after a while may start after the program's last call.
   bool is_called_after(const op_spec& op, const search_view& c) const {
     return std::any_of(book_.r.calls.begin(), book_.r.calls.end(), [&](const call_record& call) {
       return &book_.r.play->ops[call.op] == &op && call.job == c.job && call.began_ns > c.search_began_ns;
@@ -75,12 +75,12 @@ time_ns work_of_call(const op_spec& op) {
   return static_cast<time_ns>(transfers_in_sequence(op)) * slowest;
 }
 
-// The longest time after which a call must end, besides `work_of_call` and `held_up`. Each transfer of an op has the op's timeout, but the
-// first transfer that uses all of it ends the call; those before it are late by their configs' time and by `held_up`. The leader of a group
-// knows which member is missing, so its workers wait an eighth longer and let it speak first; here all calls may wait that long. Each of up
-// to four exchanges of a hierarchy waits a quarter longer than the one before. If control messages are lost or late, each transfer of a
-// sequence may be late by the pauses before retries, and a `get` goes on past its timeout until its reader has been heard: by up to a
-// second each, or the timeout if that is less.
+// The longest time after which a call must end, in addition to `work_of_call` and `held_up`. Each transfer of an op has the op's timeout,
+// but the first transfer that uses all of it ends the call; earlier transfers are late by their configs' time and by `held_up`. The leader
+// of a group knows which member is missing, so its workers wait an eighth longer and its error comes first; here all calls may wait that
+// long. Each of up to four exchanges of a hierarchy waits a quarter longer than the previous one. If control messages are lost or late,
+// each transfer of a sequence may be late by the pauses before retries, and a `get` continues past its timeout until its reader has
+// reported: each by up to a second, or by the timeout if that is less.
 time_ns longest_wait(const call_record& c, const op_spec& op, const tape& faults) {
   constexpr time_ns most_late = 1'000'000'000;
   constexpr time_ns transfers = 20;

@@ -26,7 +26,7 @@ bool read_flow(const parcel& p, runtime::frame_header& h, M& m) {
   return static_cast<bool>(decoded);
 }
 
-// The place of an invocation's stamp, or where it would be. Mostly that is the end, because invocations come in order.
+// The place of an invocation's stamp, or the place where it belongs. Usually that is the end, because invocations arrive in order.
 template <class Stamps>
 auto place_of(Stamps& stamps, std::uint64_t invocation) {
   if (stamps.empty() || stamps.back().first < invocation) return stamps.end();
@@ -89,7 +89,7 @@ bool window_book::on_deliver(parcel& p) {
   actors::matched m;
   actors::matched_streams many;
   if (p.on == link::channel::data) {
-    // A rank that sends data of an invocation has begun it. The leader of a group takes that data for a report.
+    // A rank that sends data of an invocation has begun it. The leader of a group treats that data as a report.
     if (actors::read_stamp(p.header, s) && !has(s.flags, actors::stamp_flags::rehearsal)) {
       tell({{s.op, s.generation, p.to}, p.from, s.tag}, actors::unwrap(s.invocation, first_) + 1);
       note(p, s);  // the stamp of a message that a fence delivers is first seen here
@@ -103,7 +103,7 @@ bool window_book::on_deliver(parcel& p) {
   return true;
 }
 
-// The bytes of invocations `first` to `last` together, as far as these were sent.
+// The sum of the bytes of those invocations from `first` to `last` that were sent.
 std::uint64_t window_book::bytes_of(const stream& s, std::uint64_t first, std::uint64_t last) {
   auto& before = s.bytes_before;
   if (before.size() != s.stamps.size() + 1) {

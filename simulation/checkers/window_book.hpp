@@ -1,13 +1,13 @@
 #pragma once
-/// Reads from the wire when a sender's window had room for an invocation. This tells a wait for room from a wait for agreement, and shows
-/// senders that did not wait for room.
+/// Reads from the wire when a sender's window had room for an invocation. This distinguishes a wait for room from a wait for agreement, and
+/// finds senders that did not wait for room.
 ///
 ///     window_book book(stage, {.invocations = 64, .bytes = 4 << 20});
 ///     weather.tap(book);
 ///     book.room_at(edge, invocation)                       // when all its receivers had room for it
 ///     book.overrun()                                        // stamps that were sent before there was room
 ///
-/// A sender counts an invocation as matched only once a report that reached it says so; the leader of a group also counts its workers'
+/// A sender counts an invocation as matched only once it has received a report of that; the leader of a group also counts its workers'
 /// stamps as reports. The window limits the invocations and the bytes that are not matched yet.
 #include <parley/actors/edge/edge_sender.hpp>
 #include <parley/actors/stamp.hpp>
@@ -49,13 +49,13 @@ class window_book final : public wire_tap {
   };
   /// The time at which all receivers had room for the invocation; 0: there always was.
   time_ns room_at(const sender& s, std::uint64_t invocation) const;
-  /// True if the sender asked one of its receivers for room in that time.
+  /// True if the sender asked one of its receivers for room between `from` and `until`.
   bool asked(const sender& s, time_ns from, time_ns until) const;
   struct early_stamp {
     sender from;
     rank_id to = 0;
     std::uint64_t invocation = 0;
-    time_ns ahead_ns = 0;  ///< sent so long before there was room; `never`: there never was room
+    time_ns ahead_ns = 0;  ///< how long before there was room it was sent; `never`: there never was room
   };
   std::vector<early_stamp> overrun() const;
 
@@ -66,7 +66,7 @@ class window_book final : public wire_tap {
       time_ns left_ns = 0;
     };
     std::vector<std::pair<std::uint64_t, mark>> stamps;      // the first stamp of each invocation, in their order
-    std::vector<std::pair<time_ns, std::uint64_t>> matched;  // when the sender was told how many are matched
+    std::vector<std::pair<time_ns, std::uint64_t>> matched;  // when the sender learned how many are matched
     std::vector<time_ns> questions;
     // Sums: the bytes of all stamps before each stamp, and of all stamps together.
     mutable std::vector<std::uint64_t> bytes_before;

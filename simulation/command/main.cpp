@@ -53,7 +53,7 @@ std::string text_in(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Fails before anything runs, because results could not be saved afterwards.
+// Throws, before anything runs, if the output could not be saved at `path` later.
 void expect_folder_of(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   if (!std::filesystem::is_directory(folder))
@@ -276,7 +276,7 @@ CLI::Validator whole(std::uint64_t least, std::uint64_t most) {
   return {[within](std::string& text) { return runtime::fault_of_number(text, within); }, runtime::words_of(within)};
 }
 
-// True if each mutant is caught, within so many seeds, by one of the checkers that should.
+// True if, within so many seeds, one of the expected checkers catches each mutant.
 bool run_mutants(const wishes& w, const std::string& folder) {
   expect_scenarios(folder);
   bool all = true;

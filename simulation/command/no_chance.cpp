@@ -1,5 +1,5 @@
-// Functions that a simulation must not call. The linker sends such calls of our own objects here (--wrap, CMakeLists.txt), so that a run
-// that is not a function of (scenario, seed) aborts at that call.
+// Functions that a simulation must not call, because a run must be a function of (scenario, seed). The linker redirects such calls of
+// our own objects to this file (--wrap, CMakeLists.txt), where they abort.
 #include <cstdio>
 #include <cstdlib>
 

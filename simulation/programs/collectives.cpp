@@ -112,8 +112,8 @@ class timed_collective final : public ops::symmetric_config {
     const auto fail = [this] {
       runtime::raise({errc::unavailable, "a simulated fault of rank " + std::to_string(bad_.rank)});
     };
-    // In every other rehearsal the rank fails before it takes part, which leaves only the communicator of the rehearsal hanging. In a call
-    // of the user it takes part first, because the others would otherwise meet its next call.
+    // In every other rehearsal the rank fails before it takes part, so only the communicator of the rehearsal hangs. In a call of the
+    // user the rank takes part before it fails: otherwise the others' calls would meet its next call.
     const bool alone = call.on == ops::symmetric_call::stream::rehearsal && call.invocation % 2 == 0;
     if (fails && alone) fail();
     if (bad && bad_.does == misdeed::hangs) {

@@ -1,6 +1,6 @@
 #pragma once
-/// A simulated library of collectives whose calls carry no header: the i-th calls of all members on one communicator meet, whatever configs
-/// they run. The library compares the calls that meet, so that a checker sees whether all members ran the same config for the same
+/// A simulated library of collectives without headers: the i-th calls of all members on one communicator meet, even if they run different
+/// configs. The library compares the calls that meet, so that a checker sees whether all members ran the same config for the same
 /// invocation (S2).
 ///
 ///     collectives lib(stage, latency_ns, [](std::string text) { … });        // called for each mismatch
@@ -46,11 +46,14 @@ class collectives {
   std::vector<std::shared_ptr<place>> places_;
 };
 
-/// Makes a config from its text; throws `bad_argument` that names the text. Runs are counted from 0. The kinds are
-/// `timed:` and `drifting:NAME:NS[:PICOSECONDS_PER_BYTE]`, which sum the data of all members, byte by byte;
-/// `failing:NAME:NS:RANK:AFTER`, which throws on that rank from its AFTER-th run on, in a call of the user after it has taken part;
-/// `hanging:NAME:NS:RANK[:AFTER]`, which never begins on that rank;
-/// `corrupting:NAME:NS:RANK[:AFTER]`, which alters the result of that rank.
+/// Makes a config from its text; throws `bad_argument` that names the text. Runs are counted from 0.
+///
+/// | text | does |
+/// |---|---|
+/// | `timed:NAME:NS[:PICOSECONDS_PER_BYTE]`, `drifting:…` | sums the data of all members, byte by byte |
+/// | `failing:NAME:NS:RANK:AFTER` | throws on that rank from its AFTER-th run on; in a call of the user, only after taking part |
+/// | `hanging:NAME:NS:RANK[:AFTER]` | never begins on that rank |
+/// | `corrupting:NAME:NS:RANK[:AFTER]` | alters the result of that rank |
 ops::symmetric_config_ptr collective_from(std::string_view text, kernel_times& times, std::uint32_t abi = 1);
 
 }  // namespace parley::simulation

@@ -10,9 +10,9 @@ using runtime::task;
 
 namespace {
 
-// Simulated configs compute after the data has arrived, so the sender's work while a receiver is late is not charged to a config.
+// Simulated configs compute after the data has arrived, so that no config is charged for the sender's work while a receiver is late.
 
-// The misbehaviour of a simulated config: in which role, and from which run on.
+// The misbehaviour of a simulated config: its kind, its role, and the first run in which it happens.
 class misdeed {
  public:
   misdeed() = default;
@@ -155,7 +155,7 @@ Ptr own_config(const words& w, std::uint32_t abi, const own_kind<Ptr> (&kinds)[N
 }
 
 bool is_role_of_edge(const std::string& role) { return role == "sender" || role == "receiver"; }
-// `leader` or, for example, `worker2`. This does not check that the group has such a place, because the group is not known here.
+// True for `leader` or, for example, `worker2`. Does not check that the group has such a place, because the group is not known here.
 bool is_role_of_group(const std::string& role) {
   constexpr std::string_view worker = "worker";
   return role == "leader" || (role.starts_with(worker) && words(role.substr(worker.size())).number_if(0));

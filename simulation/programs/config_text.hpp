@@ -11,13 +11,13 @@
 /// |---|---|
 /// | `direct`, `chunked:BYTES:N`, `put[:BYTES]`, `get[:BYTES]`, `by_piece[:N]` | the library's own |
 /// | `timed:NAME:NS[:PICOSECONDS_PER_BYTE]` | sends the payload whole, and then the receiver computes for so long |
-/// | `drifting:NAME:NS[:PICOSECONDS_PER_BYTE]` | like `timed`, and takes longer and longer if the model drifts |
+/// | `drifting:NAME:NS[:PICOSECONDS_PER_BYTE]` | like `timed`, but becomes slower with time if the model drifts |
 /// | `failing:NAME:NS:ROLE:AFTER` | like `timed`; `sender` or `receiver` throws from its AFTER-th run on, rehearsals included |
 /// | `hanging:NAME:NS:ROLE` | like `timed`; that role hangs until it is cancelled, so its rehearsals never succeed |
 /// | `corrupting:NAME:NS[:AFTER]` | like `timed`; from its AFTER-th run on the receiver alters the data |
 /// | `torn:NAME:AFTER` | a put in two halves; from its AFTER-th run on its sender throws between them |
 /// | `on:RANK:…` | any of these, which only that rank can run |
-/// | `abi:RANK:N:…` | a `timed` config, of whose wire class that rank has ABI N and the others have ABI 1 |
+/// | `abi:RANK:N:…` | a `timed` config; its wire class has ABI N on that rank, and ABI 1 on the others |
 #include <parley/config.hpp>
 #include <parley/error.hpp>
 #include <parley/group_config.hpp>

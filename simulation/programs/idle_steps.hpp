@@ -1,12 +1,12 @@
 #pragma once
-/// Ends a run that never comes to rest: its ranks send messages to each other, or wake themselves, without end and without progress.
+/// Ends a run that never comes to rest, because its ranks send messages to each other or wake themselves for ever without progress.
 ///
 ///     idle_steps idle(world, [&] { return calls.size(); });
 ///     if (!idle.run_until(over, limit)) …         // like that of the stage; `idle.over()`: there was no progress
 ///     for (const violation& v : idle.violations(record)) …
 ///
-/// Progress is counted in payloads that have arrived, and in a count of the caller, such as calls that have ended. One of both must grow
-/// while the ranks make a million steps, and ten thousand more for each rank.
+/// Progress is measured by the number of payloads that have arrived, and by a count of the caller, such as calls that have ended. One of
+/// the two must grow while the ranks make a million steps, and ten thousand more for each rank.
 #include <parley/runtime/record/flight_recorder.hpp>
 #include <parley/simulation/checkers/checkers.hpp>
 #include <parley/simulation/world/world.hpp>
@@ -23,7 +23,7 @@ class idle_steps {
  public:
   idle_steps(world& w, std::function<std::uint64_t()> calls)
       : world_(w), calls_(std::move(calls)), most_(of_all + of_each * w.ranks()) {}
-  /// For a program whose calls nobody counts: the entries that its ops write to the flight recorders count instead.
+  /// For a program that does not count its calls: the entries that its ops write to the flight recorders count instead.
   explicit idle_steps(world& w)
       : idle_steps(w, [&w] {
           std::uint64_t noted = 0;
@@ -39,7 +39,7 @@ class idle_steps {
     if (!world_.stage().run_until([this] { return too_many(); }, t)) world_.stage().run_to(t);
   }
   bool over() const noexcept { return over_; }
-  /// The violations that the checkers find. A run that was broken off has only the violation `rest`.
+  /// The violations that the checkers find. If the run was ended for lack of progress, only the violation `rest`.
   std::vector<violation> violations(const run_record& record) const {
     if (!over_) return check(record);
     return {{"rest", "the last " + std::to_string(most_) +

@@ -1,6 +1,6 @@
 #pragma once
-/// The contents of messages of simulated programs: bytes that identify their stream and their number, so that a receiver can tell whether
-/// it got one whole message.
+/// The contents of messages of simulated programs. Their bytes identify the stream and the number, so that a receiver can check that it got
+/// one whole message.
 ///
 ///     fill(bytes, stream, number);
 ///     recognise(bytes, stream, most) == number

@@ -38,11 +38,11 @@ class op_program {
   op_program& operator=(const op_program&) = delete;
   virtual ~op_program() = default;
   virtual runtime::task<> call(program_call c) = 0;
-  /// True if the result of the latest call, which succeeded, is right.
+  /// Call it after a successful call: true if the call's result is right.
   virtual bool right() const = 0;
   /// Called after a member has restarted.
   virtual bool rejoin() = 0;
-  /// Called after the last call: gives back what the op holds between calls.
+  /// Called after the last call: releases the memory that the op keeps between calls.
   virtual void rest() {}
   bool in_call = false;  ///< a call is in flight
 };

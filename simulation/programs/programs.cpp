@@ -28,7 +28,7 @@ namespace {
 constexpr std::byte untouched{0xa5};
 constexpr std::size_t spare_bytes = 24;   // by which a receive buffer is larger than any message
 constexpr std::size_t margin_bytes = 40;  // untouched bytes after the receive buffer
-// A round between calls is made before a call that lies far ahead: as far as a burst of calls gets in the longest round trips.
+// A round between calls runs before a call far ahead: as far ahead as a burst of calls can get during the longest round trips.
 constexpr std::uint64_t most_more_between_calls = 20'000;
 // The longest pause between calls that are added to those of the scenario (`more_at_once`). All added calls together take longer than
 // the longest wait for a config that is always late.
@@ -63,7 +63,7 @@ void take_configs(Op& into, const op_spec& op, rank_id rank, kernel_times& times
   into.constraints.compare_trials = op.compare;
 }
 
-// Errors after which every further call fails, too.
+// Errors after which every further call also fails.
 bool is_final(errc code) noexcept {
   return code == errc::peer_failed || code == errc::peer_restarted || code == errc::fenced || code == errc::closed ||
          code == errc::declaration_mismatch || code == errc::role_conflict || code == errc::cancelled;
@@ -77,14 +77,14 @@ struct programs::lane {
   std::uint64_t left_as = 0;  // hash of the memory when its last call gave it back
   bool given_back = false;
   const actors::registered_memory* registered = nullptr;  // set if calls use registered memory
-  // A rank that was taken for dead may still write into lost memory, so it is not used again.
+  // A rank that was declared dead may still write into lost memory, so this memory is not used again.
   bool lost() const noexcept { return registered != nullptr && registered->lost(); }
 };
 
 // How often an op is called in one generation of a job. The leader of the op decides; all members make that many calls.
 struct programs::turnout {
   std::uint64_t total = 0;
-  std::uint64_t unsent = 0;  // sends that ended before they had room; no receive is for them
+  std::uint64_t unsent = 0;  // sends that ended before they had room, so that no receive matches them
   bool ended = false;        // the total is final
   std::vector<const caller*> callers{};
 };
@@ -120,7 +120,7 @@ struct programs::caller {
   std::uint32_t tag_of_send(std::uint64_t number) const noexcept {
     return static_cast<std::uint32_t>(number % op.streams);
   }
-  // Among the messages that are sent at once, those of the last stream are received first, so that other streams have to wait.
+  // Among messages that are sent together, those of the last stream are received first, so that the other streams have to wait.
   std::uint32_t tag_of_receive(std::uint64_t number) const noexcept {
     const std::uint64_t phase = number < op.calls ? 0 : number < planned() ? op.calls : planned();
     std::uint64_t before = (number - phase) % op.in_flight;
@@ -238,7 +238,7 @@ void programs::let_go(rank_id rank) {
   for (const auto& c : callers_[rank]) c->start = nullptr, c->rejoin = nullptr;
 }
 
-// Rejoins after a random time: a program may have other things to do first, and other ranks may restart meanwhile.
+// Rejoins after a random time: a program may have other things to do first, and other ranks may restart before it rejoins.
 task<> programs::rejoin_later(caller& before) {
   auto slept = co_await runtime::sleep_for(std::chrono::nanoseconds(before.luck.between(0, longest_until_rejoined_ns)));
   if (!slept) co_return;
@@ -381,7 +381,7 @@ bool programs::everybody_calls(const caller& c) const {
          std::none_of(c.calls.callers.begin(), c.calls.callers.end(), [](const caller* other) { return other->over; });
 }
 
-// Returns if the searches of an op wait for messages or for more calls, as far as their leader knows.
+// Returns whether the searches of an op wait for messages or for more calls, as far as their leader knows.
 programs::searching programs::searches(const caller& c, std::uint64_t made) const {
   searching all = searching::nothing;
   // With look-ahead, a trial is assigned, and its round is complete, before the call of the trial is made.
@@ -394,8 +394,8 @@ programs::searching programs::searches(const caller& c, std::uint64_t made) cons
       if (is_beside(c.op, one->invocations())) continue;
       const bool ahead = c.op.what == op_spec::kind::group && one->run() != nullptr &&
                          std::any_of(one->run()->trials().begin(), one->run()->trials().end(), not_called);
-      // These need more calls, too: a round between calls is made before a certain call, and leased trials are future calls of their size.
-      // How many calls a program makes to each of its parts is not known.
+      // These also need more calls: a round between calls runs before a certain call, and leased trials are future calls of their size. It
+      // is not known how many calls an op makes to each of the ops that it is made of.
       const bool leased = c.op.what == op_spec::kind::symmetric && !c.op.rehearse;
       const bool between =
           (c.op.between_calls || leased || is_program(c.op.what)) && one->where() == actors::search::stage::collecting;
@@ -469,7 +469,7 @@ task<> programs::receive_one(caller& c, ops::transfer& t, rank_id from, lane& l,
   std::fill(l.memory.begin(), l.memory.end(), untouched);
   const bool small = c.luck.chance(c.op.small_receives);
   const std::size_t room = small ? static_cast<std::size_t>(c.largest() / 2) : l.memory.size() - margin_bytes;
-  // The mutant claims more room than there is, which has the same effect as not checking the size.
+  // The mutant claims more room than the buffer has, which has the same effect as not checking the size.
   const std::size_t claimed = c.all.mutant_claims_room_ && small ? l.memory.size() - margin_bytes : room;
   const std::span<std::byte> into = std::span(l.memory).first(claimed);
   const call_record begun = c.begin(false, number);

@@ -4,7 +4,7 @@
 ///     programs all(scenario, tape, seed, world, record);
 ///     all.launch(rank, calm_from_ns);             // declares its ops and spawns a program for each
 ///
-/// Every message contains its number, so that a receiver can tell whether it got one whole message, and a later one than before. Nothing
+/// Every message contains its number, so that a receiver can check that it got one whole message, and a later one than before. Nothing
 /// may be written beyond the capacity of a receive, nor into the buffer of a receive that ended without a message.
 #include <parley/collective.hpp>
 #include <parley/pipeline.hpp>
@@ -30,20 +30,20 @@ class op_program;
 
 class programs {
  public:
-  /// Most calls of an op beyond those of the scenario, which are made if a search needs them to end.
+  /// The most calls of an op in addition to those of the scenario. They are made if a search needs them to end.
   static constexpr std::uint64_t most_more = 4'000;
   programs(const scenario& s, const tape& t, std::uint64_t seed, world& w, run_record& r, std::string_view mutant = {});
   ~programs();
 
   /// `calm_from_ns`: when the calm calls begin, after all faults.
   void launch(rank_id rank, time_ns calm_from_ns);
-  /// `who` has learned that `peer` has restarted: the ops that both are members of begin again, with new calls.
+  /// Call it when `who` has learned that `peer` has restarted: the ops with both as members begin again, with new calls.
   void go_on(rank_id who, rank_id peer);
   /// The gates and searches of the rank's ops without headers, for N2.
   std::vector<lease_view> leases(rank_id rank) const;
   /// Called before a rank ends: releases the handles of its ops, which must end before the rank.
   void let_go(rank_id rank);
-  /// Checks at the end of a job that no buffer was written after it was given back.
+  /// Checks at the end of a job that no buffer was written after it was released.
   void look_at_memory();
   /// Writes `data` into the buffer of a call at that address, if there is one.
   void write(std::uint64_t address, std::span<const std::byte> data);

@@ -16,7 +16,7 @@ std::uint64_t seed_now = 0;
 const stage* run_now = nullptr;
 volatile std::sig_atomic_t time_over = 0;
 
-// Only what a signal handler may call.
+// Calls only functions that are allowed in a signal handler.
 void say(std::string_view text) { static_cast<void>(::write(STDERR_FILENO, text.data(), text.size())); }
 void say(std::uint64_t number) {
   std::array<char, 20> digits{};
@@ -43,7 +43,7 @@ void say_how_to_repeat() {
   say(" and without --seeds\n");
 }
 
-// What each signal did before. A handler gets the signal as it came, so that a sanitizer reports the place of the fault.
+// The previous action of each signal. The previous handler gets the original signal, so that a sanitizer reports the place of the fault.
 std::array<struct sigaction, NSIG> done_before{};
 
 void on_signal(int signal, siginfo_t* about, void* context) {

@@ -1,7 +1,7 @@
 #pragma once
-/// Watches the runs of a simulated program, which all happen in this process. If a signal such as SIGSEGV comes, the guard prints the seed
-/// and the rank at work, so that the run can be repeated. Then the signal does what it did before. The guard also says when the time for
-/// the runs is over.
+/// Watches the runs of a simulated program, which all happen in this process. If a signal such as SIGSEGV arrives, the guard prints the
+/// seed and the rank at work, so that the run can be repeated. Then the signal has its previous effect. The guard also says when the time
+/// for the runs is over.
 ///
 ///     const run_guard guard(60);                    // seconds of real time for all runs; 0: no limit
 ///     run_guard::plays(seed, &world.stage());       // until `plays(0, nullptr)`

@@ -39,7 +39,8 @@ namespace parley::simulation {
 namespace {
 
 constexpr time_ns settling_ns = 1'000'000'000;
-// How long a rank stays after its goodbye. Real ranks wait as long for its last messages before they take it for gone (ops/job/run.cpp).
+// How long a rank stays after its goodbye. Real ranks wait equally long for its last messages before they declare it gone
+// (ops/job/run.cpp).
 constexpr time_ns goodbye_ns = 250'000'000;
 constexpr std::uint64_t most_ranks = 100'000;
 // Calls that the checkers see: at most so many of each rank, and so many of all ranks together.
@@ -49,8 +50,8 @@ constexpr std::size_t most_records_of_all = std::size_t{1} << 22U;
 struct played {
   std::vector<bool> ended;
   std::vector<std::optional<runtime::error>> errors;
-  std::vector<rank_id> failed;    // failed ranks of which the others are not told yet
-  std::vector<rank_id> returned;  // returned ranks of which the others are not told yet
+  std::vector<rank_id> failed;    // failed ranks; the others do not know yet
+  std::vector<rank_id> returned;  // returned ranks; the others do not know yet
   std::vector<std::pair<rank_id, std::string>> undelivered;
   std::vector<std::pair<rank_id, std::string>> refused;
   std::vector<std::pair<rank_id, std::string>> warnings;
@@ -162,7 +163,7 @@ std::optional<std::uint64_t> option(int& argc, char** argv, const char* name, co
   return value;
 }
 
-// Links on which nothing takes time.
+// Links on which messages take no time.
 link_model free_links() {
   link_model l;
   l.latency_ns = l.landing_ns = 0;
@@ -220,7 +221,7 @@ tape weather_of(rank_id ranks, std::uint64_t seed, const fault_limits& faults, t
 
 }  // namespace
 
-// Without deaths: a program that can go on after a death asks for one itself.
+// Without deaths: a program that can continue after a death requests one itself.
 tape rough_weather(rank_id ranks, std::uint64_t seed, time_ns faulty_ns) {
   return weather_of(ranks, seed,
                     {.lose = 100,
@@ -278,8 +279,8 @@ void print_what_waits(world& w, const played& all) {
   }
 }
 
-// While it lives, std::exit calls `rest` and ends the process with the status that `rest` returns. If `rest` calls std::exit again,
-// that call does the same.
+// While this object lives, std::exit calls `rest` and ends the process with the status that `rest` returns. A call of std::exit inside
+// `rest` does the same.
 class exit_watch {
  public:
   explicit exit_watch(std::function<int(int status)> rest) : rest_(std::move(rest)) {
@@ -303,7 +304,7 @@ class exit_watch {
   std::function<int(int)> rest_;
 };
 
-// Plays one run. If the program of a rank fails, the other ranks are told that this rank is gone.
+// Plays one run. If the program of a rank fails, the other ranks learn that this rank is gone.
 played play(const world_options& given, ops::rank_function rank_main, const program_options& p, const mishap* death,
             const played* undisturbed = nullptr) {
   world_options o = given;
@@ -359,7 +360,7 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   const runtime::finally run_ends([] { run_guard::plays(0, nullptr); });
   idle_steps idle(w);
   bool exited = false;
-  // If all others have ended before that, too, nobody would notice.
+  // Does nothing if all other ranks have ended by then, because no rank would notice.
   const auto leave = [&](rank_id r) {
     if (w.all_ended() || w.find(r) == nullptr) return;
     record.left_ns[r] = w.stage().now();
@@ -423,7 +424,7 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
           "their flight recorders\n",
           record.flights_lost.size(), static_cast<unsigned long long>(lost));
   };
-  // A rank that calls std::exit in its program ends its own process, which here is the process of all ranks. So the run goes on inside that
+  // If a rank's program calls std::exit, it ends its own process, which here is the process of all ranks. So the run continues inside that
   // call.
   const exit_watch watching_exits([&](int status) {
     const rank_id r = w.stage().acting();
@@ -446,8 +447,8 @@ bool names(const runtime::error& why, rank_id r) {
   return why.about().peer == r || (why.began_with() != nullptr && why.began_with()->rank == r);
 }
 
-// A rank that ends gives up its sends before the others hear why it ends, so the error of a receiver names that rank and not
-// the first cause.
+// True if the error of rank `r` names another failed rank in place of the first cause: a rank that ends gives up its sends before
+// their receivers learn why it ends.
 bool was_given_up_by_another(const played& all, rank_id r) {
   if (all.errors[r]->code() != runtime::errc::send_failed) return false;
   for (rank_id other = 0; other < all.errors.size(); ++other) {
@@ -456,7 +457,7 @@ bool was_given_up_by_another(const played& all, rank_id r) {
   return false;
 }
 
-// True if all ranks that could not go on without the dead rank, or without one that ended because of it, failed soon and
+// True if all ranks that could not continue, because of the dead rank or of a rank that ended because of it, failed soon and
 // named the dead rank.
 bool ended_well(const played& all, const world_options& o, const mishap& death) {
   bool well = all.violations.empty();
@@ -469,7 +470,7 @@ bool ended_well(const played& all, const world_options& o, const mishap& death) 
     well = false;
     print_failure(r, all.errors[r]->what());
   }
-  const time_ns limit_ns = death.at_ns + o.ranks * o.detection_ns + settling_ns;  // each tells the next
+  const time_ns limit_ns = death.at_ns + o.ranks * o.detection_ns + settling_ns;  // the news may pass from rank to rank
   if (all.last_end_ns > limit_ns) {
     well = false;
     std::fprintf(stderr, "the last of them ended %.3f ms after the death\n",

@@ -26,9 +26,9 @@ constexpr cell cells[] = {{"lost", &message_counts::lost},
                           {"reordered", &message_counts::reordered},
                           {"delayed", &message_counts::delayed}};
 
-// The op states in which every run of many seeds sends a message of a type. In other states the type is rare or impossible. Messages of rounds
-// and neighbours belong to ops that agree on nothing, so their state is always `offering`. docs/simulation.md lists the types that no
-// scenario sends.
+// For each message type, the op states in which every run of many seeds sends it. In other states the type is rare or impossible. Messages
+// of rounds and neighbours belong to ops without an agreement, so their state is always `offering`. docs/simulation.md lists the types that
+// no scenario sends.
 struct usual_states {
   std::string_view type;
   std::vector<op_state> states;
@@ -78,7 +78,7 @@ const std::vector<usual_states>& usual() {
   return all;
 }
 
-// Fates that no message of a type meets, however many seeds run, and why.
+// Faults that messages of these types never meet, even in very many seeds, and why.
 struct spared {
   std::string_view type;
   op_state state;
@@ -86,7 +86,7 @@ struct spared {
 };
 constexpr spared spared_cells[] = {
     {"offer", op_state::ended, &message_counts::reordered},  // it is the first message to a restarted peer
-    {"warm", op_state::ended, &message_counts::reordered},   // of 6,000 in 2,000 seeds of each scenario 5 are late
+    {"warm", op_state::ended, &message_counts::reordered},   // 2,000 seeds of each scenario: 5 of 6,000 are late
     // Only pairs rehearse again in these states, and their rehearsals are too large for a link to double.
     {"rehearsal data", op_state::running, &message_counts::doubled},
     {"rehearsal data", op_state::collecting, &message_counts::doubled},
@@ -106,7 +106,7 @@ bool possible(std::string_view type, const cell& c) {
   return type != "data kept at sender" || c.count != &message_counts::doubled;
 }
 
-// False if the scenarios allow no such fault. Late and reordered messages have other causes, too, but must occur only
+// False if the scenarios do not allow this fault. Late and reordered messages also have other causes, but must occur only
 // if delays are allowed.
 bool is_allowed(std::string_view type, const cell& c, const fault_limits* allowed) {
   if (allowed == nullptr) return true;
@@ -288,8 +288,8 @@ small shrink(const scenario& s, const tape& t, std::uint64_t seed, const std::st
         smaller = attempt([&](scenario& c) {
                     std::uint64_t& n = c.ops[i].*count;
                     const std::uint64_t least = count == &op_spec::calls ? 0 : 1;
-                    // A search that gets too few calls does not hang, so `calls` stays if L1 is broken. `calm`, by which searches
-                    // end, always stays, so that the saved run holds once its fault is mended.
+                    // A search that gets too few calls does not hang, so `calls` stays if L1 is broken. `calm` always stays, because
+                    // searches end by it: so the saved run passes once its fault is fixed.
                     if (n <= least || (invariant == "L1" && least == 0)) return false;
                     n = std::max(n / 2, least);
                     return true;

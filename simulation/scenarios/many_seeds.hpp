@@ -12,9 +12,10 @@
 
 namespace parley::simulation {
 
-/// `all`: each type of message must be sent in each usual state of its op. `some`: only some scenarios ran, so only the fates of messages that were sent are checked.
+/// `all`: each type of message must be sent in each usual state of its op. `some`: only some scenarios ran, so only the fates of
+/// messages that were sent are checked.
 enum class scenarios_run : std::uint8_t { all, some };
-/// Gaps such as `offer, warming: was never lost`. Leaves out messages that were sent too rarely to tell, and fates that `allowed` excludes.
+/// Gaps such as `offer, warming: was never lost`. Leaves out messages that were sent too rarely, and fates that `allowed` excludes.
 std::vector<std::string> coverage_gaps(const coverage& seen, scenarios_run which,
                                        const fault_limits* allowed = nullptr);
 std::string coverage_table(const coverage& seen);

@@ -44,7 +44,7 @@ constexpr std::uint64_t most_hurry = 300;
 // The starved task is an actor of one of a few ops, or of one of the first calls.
 constexpr std::uint64_t most_starved = 40;
 
-// The range of a number. Beyond it other numbers overflow, memory runs out, or a job takes too long.
+// The range of a number. With numbers outside it, other numbers overflow, memory runs out, or a job takes too long.
 struct range {
   std::int64_t least = 0;
   std::int64_t most = std::numeric_limits<std::int64_t>::max();
@@ -65,7 +65,7 @@ constexpr range an_invocation{0, std::int64_t{1} << 62U};
 constexpr range a_while{0, 100'000'000'000};
 constexpr range some_while{1, 100'000'000'000};
 constexpr range a_while_or_never{0, 100'000'000'000, true};
-// A message that was lost last is repeated after up to a second. Calls are not calm before that.
+// The message that is lost last is repeated after up to a second. Calls are not calm before that.
 constexpr range a_calm{2'000'000'000, 100'000'000'000};
 constexpr range a_drawn_delay{0, 100'000'001'000};
 constexpr range a_mishap_ns{1'000, 100'000'000'000};
@@ -449,7 +449,7 @@ namespace {
   runtime::raise({errc::malformed, "scenario, line " + std::to_string(line) + ": " + what});
 }
 
-// Boost.JSON silently takes the last of two fields of one name, so this refuses them. The text must be one that Boost.JSON has accepted.
+// Boost.JSON silently uses the last of two fields with the same name, so this refuses such fields. Boost.JSON must have accepted the text.
 void refuse_double_fields(std::string_view text) {
   std::vector<std::set<std::string>> open;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -537,7 +537,7 @@ void check_misdeed(const op_spec& o, const words& w) {
   }
 }
 
-// Reads a config as the ranks will read it.
+// Checks a config by reading it as the ranks will read it.
 void check_config(const op_spec& o, const scenario& s, std::string_view whole) {
   using enum op_spec::kind;
   kernel_times none({}, dice(0, purpose::kernel));
@@ -627,7 +627,7 @@ bool holds_up(const mishap& m, const op_spec& o, time_ns detection_ns) {
 
 struct delay {
   time_ns most_ns = 0;
-  std::string where;  // the field that makes it so long
+  std::string where;  // the field that causes the longest delay
 };
 
 // The longest delay of a call: all mishaps together or, if that is less, the time from the beginning of the first to the end of the last.
@@ -695,7 +695,7 @@ scenario read_scenario(std::string_view text) {
 }
 
 std::string write_scenario(const scenario& s) {
-  // Writes one field of the top level a line, which is enough for people to find their way.
+  // Writes each field of the top level on its own line, so that people can find it.
   std::string text = "{\n";
   const json::value whole = writer::put(s);
   for (const auto& [key, value] : whole.as_object()) {
@@ -722,7 +722,8 @@ kernel_model kernels_of(const scenario& s, const tape& t) noexcept {
 
 namespace {
 
-// Faults of kernels and fault points inside parley have their own stream of chance, so they do not change the faults of messages and ranks.
+// Faults of kernels and fault points inside parley draw from their own random numbers, so that they do not change the faults of messages
+// and ranks.
 void draw_inner_faults(const scenario& s, std::uint64_t seed, tape& t) {
   dice luck(seed, purpose::swarm, 2);
   const auto up_to = [&](std::uint64_t most) {
@@ -753,7 +754,7 @@ tape draw(const scenario& s, std::uint64_t seed) {
   const fault_limits& f = s.faults;
   tape t;
   dice kinds(seed, purpose::swarm, 0);
-  // Each kind of fault is there in half of the seeds, because all kinds at once would hide the effect of each.
+  // Each kind of fault occurs in half of the seeds, because all kinds together would hide the effect of each.
   const auto rate = [&](std::uint64_t most) {
     const bool on = kinds.chance(500);
     const std::uint64_t much = kinds.below(most + 1);

@@ -1,6 +1,6 @@
 #pragma once
-/// A scenario says what a simulated job does and which faults may hit it. It is read from a JSON file (docs/simulation.md). A seed
-/// chooses the faults of one run among these, as a tape.
+/// A scenario describes a simulated job and the faults that may hit it. It is read from a JSON file (docs/simulation.md). A seed chooses
+/// the faults of one run among these, as a tape.
 ///
 ///     scenario s = read_scenario(text);            // throws `malformed`, naming the field
 ///     tape t = draw(s, seed);                      // a random subset of the kinds of faults, at random rates
@@ -19,7 +19,7 @@
 
 namespace parley::simulation {
 
-/// If a search needs more calls than its op has, so many are added at once.
+/// If a search needs more calls than its op has, this many are added at once.
 inline constexpr std::uint64_t more_at_once = 40;
 
 /// Calls with a shorter timeout than this may time out because of any fault.
@@ -59,10 +59,10 @@ struct op_spec {
   bool between_calls = false;  ///< rehearsals run between calls, once all members have ended the calls before
   bool compare = false;        ///< results of trials are compared with those of the default
   bool registered = false;     ///< buffers are registered with the op
-  bool everybody = true;       ///< ranks that are no members declare it, too
+  bool everybody = true;       ///< ranks that are no members also declare it
   std::uint64_t small_receives = 0;  ///< of a thousand receives: have half the room that the largest message needs
-  /// While faults may happen, before so many of a thousand calls a rank asks for another search (`rank::retune`), and before so many it
-  /// settles as if it were about to leave, and then stays (`rank::settle`).
+  /// How many of a thousand calls, while faults may happen, come after another action of the rank. `retunes`: it requests another search
+  /// (`rank::retune`). `leaves`: it settles as if it were about to leave, and then stays (`rank::settle`).
   std::uint64_t retunes = 0;
   std::uint64_t leaves = 0;
   time_ns timeout_ns = 30'000'000'000;
@@ -70,7 +70,8 @@ struct op_spec {
 };
 /// True if an op of this kind is made of other ops (op_programs.hpp).
 constexpr bool is_program(op_spec::kind k) noexcept { return k >= op_spec::kind::batch; }
-/// True if an op made of other ops has sent a size only a few times, as when its ranks compare their terms. More calls send no more of it.
+/// True if an op made of other ops has sent a size only a few times, for example when its ranks compared their terms. Further calls do not
+/// send that size again.
 bool is_beside(const op_spec& op, std::uint64_t invocations) noexcept;
 
 /// The most that a seed may choose: thousandths of messages, and numbers of mishaps.
@@ -98,7 +99,7 @@ struct fault_limits {
   time_ns longest_delay_ns = 200'000;
   time_ns longest_mishap_ns = 50'000'000;
   bool orders = true;
-  bool inside = true;  ///< orders also among tasks of a rank; not if members of a group must start calls in one order
+  bool inside = true;  ///< orders also apply to tasks of a rank; not if a group's members must start calls in one order
   bool skew = false;
   bool points = true;  ///< smaller windows and margins, and retries that come too early
 };
@@ -119,11 +120,11 @@ struct scenario {
   double budget = 1e9;                 ///< the fraction of wall time that trials may cost
   tuning::drift_options watch{};       ///< the drift watch over decided configs
   std::uint64_t first_invocation = 0;  ///< the number of each stream's first call
-  std::uint64_t jobs = 1;  ///< jobs of the same ranks, one after the other, each with the disks of the one before
+  std::uint64_t jobs = 1;  ///< successive jobs of the same ranks; each job begins with the disks of the previous one
   bool cut_short = false;  ///< all jobs but the last end early, with messages still in flight
   bool results = false;    ///< jobs read and write results files
   std::vector<std::vector<std::string>> validators;  ///< by job and rank: a version that its results depend on
-  std::vector<rank_id> other_version;  ///< ranks whose control frames are of another protocol version than the others'
+  std::vector<rank_id> other_version;  ///< ranks that send control frames of another protocol version than the others
   bool must_decide = true;             ///< all searches must have ended when the run is over
   std::optional<tape> saved;
 };

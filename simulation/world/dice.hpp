@@ -1,6 +1,6 @@
 #pragma once
-/// Random numbers of a simulation. Each number is a pure function of (seed, purpose, who, counter), so leaving out one fault while a
-/// failing run is made smaller does not change what happens elsewhere.
+/// Random numbers of a simulation. Each number is a pure function of (seed, purpose, who, counter). So if one fault is left out while a
+/// failing run is made smaller, all other events stay the same.
 ///
 ///     dice luck(seed, purpose::fate, from * ranks + to);
 ///     if (luck.chance(50)) …                  // 50 in a thousand

@@ -34,7 +34,7 @@ class disk final : public runtime::storage {
   runtime::result<> replace(const std::string& path, std::string_view text) override;
   runtime::result<> update(const std::string& path, const edit& change) override;
   runtime::result<> append(const std::string& path, std::string_view text) override;
-  /// The process that was writing ends: what it wrote last may be cut.
+  /// The writing process ends: its last write may be cut.
   void crash();
 
   std::map<std::string, std::string> files;

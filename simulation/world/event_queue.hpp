@@ -6,9 +6,9 @@
 ///     queue.wake(rank, when);                       // replaces the rank's earlier wake-up time; `never`: no wake-up
 ///     while (queue.next() <= now) { auto e = queue.pop(); … }        // e.what is an event; null: wake rank e.where
 ///
-/// Entries leave in the order of their times. Entries of one nanosecond leave in the order in which they were added; the order of a
-/// wake-up is that of its latest move. The queue is a calendar: entries that are far off lie in slots, 64 on each level, as in a
-/// `timer_wheel`, and only those of the next few nanoseconds are sorted, so adding and taking cost the same however much is waiting.
+/// Entries leave in the order of their times. Entries of one nanosecond leave in the order in which they were added; a wake-up counts as
+/// added when it was last moved. The queue is a calendar: distant entries lie in slots, 64 on each level, as in a `timer_wheel`, and only
+/// the entries of the next few nanoseconds are sorted. So the cost of adding and taking does not depend on the number of entries.
 #include <parley/identifiers.hpp>
 #include <parley/runtime/coroutines/frame_pool.hpp>
 
@@ -83,7 +83,7 @@ class event_queue {
     waiting* next;
   };
   // The wake-up time of a rank. Moving it does not search for the item of the earlier time: that item stays in the queue and is checked
-  // when it comes first. Two items of a rank may be of use, the next one to come first and one behind it; `find_first` drops the others.
+  // when it becomes the first. At most two items of a rank are useful: its next one, and one behind that; `find_first` drops the others.
   struct wish {
     struct place {
       time_ns when = runtime::never;

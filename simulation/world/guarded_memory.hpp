@@ -1,6 +1,6 @@
 #pragma once
-/// Host memory that detects stray writes. Each block has a margin on either side, in which a write beyond the block shows. The last few
-/// freed blocks are kept for a while, so that a write into them shows, too.
+/// Host memory that detects stray writes. Each block has a margin on either side, which reveals writes beyond the block. The last few
+/// freed blocks are kept for a while, to reveal writes into them as well.
 ///
 ///     guarded_memory guarded;
 ///     runtime::host_memory_instead instead(guarded);   // ops on this thread allocate from it while `instead` lives

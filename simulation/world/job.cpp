@@ -26,7 +26,7 @@ namespace {
 
 constexpr time_ns longest_job_ns = 400'000'000'000;
 constexpr time_ns look_every_ns = 500'000'000;
-constexpr int looks = 400;  // how often a job waits for searches that have not ended, at most
+constexpr int looks = 400;  // how often, at most, a job waits for searches that have not ended
 constexpr int looks_at_rehearsals = 2 * actors::warming_limit_ns / look_every_ns;
 
 class runner final : private wire_tap {
@@ -159,7 +159,7 @@ class runner final : private wire_tap {
     }
   }
 
-  // A frame between ranks of different versions gets a version that its receiver cannot read, whichever of the two is newer.
+  // Gives each frame between ranks of different versions, in both directions, a version that its receiver cannot read.
   void skew_version(parcel& p) const {
     runtime::frame_header h;
     const auto is_other = [&](rank_id r) {
@@ -172,7 +172,7 @@ class runner final : private wire_tap {
     std::memcpy(p.header.data(), &h, sizeof h);
   }
 
-  // Mishaps of ranks that are due after this many messages happen here, before anything else does.
+  // Mishaps of ranks that are due after this many messages happen here, before the message has any other effect.
   bool on_deliver(parcel& p) override {
     skew_version(p);
     ++delivered_;
@@ -267,7 +267,8 @@ class runner final : private wire_tap {
       if (world_.job() == job) f();
     });
   }
-  // True if operations, exposed memory or unacknowledged messages are left. A rank that rehearses again by itself ends the rehearsal.
+  // True if operations, exposed memory or unacknowledged messages are left. If a rank rehearses again by itself, it will end that
+  // rehearsal.
   bool is_at_work() {
     std::size_t left = world_.network().pending() + world_.network().exposed();
     for (rank_id r = 0; left == 0 && r < play_.ranks; ++r) {

@@ -26,7 +26,7 @@ struct outcome {
   std::vector<violation> violations;
 };
 
-/// Options of a run: the name of a mutant, which breaks something on purpose, and an output for the trace.
+/// Options of a run: the name of a mutant, which breaks parley on purpose, and an output for the trace.
 struct run_options {
   std::string mutant;
   std::ostream* trace = nullptr;  ///< receives a line for every message and call

@@ -143,7 +143,7 @@ class network::port final : public link {
     arrival message;
   };
 
-  // The members that every message needs are close together.
+  // The members that every message uses, close together in memory.
   network& net_;
   rank_id rank_;
   bool dead_ = false;
@@ -324,7 +324,7 @@ time_ns network::crossed(rank_id from, rank_id to, std::uint64_t bytes, link::ch
   return carried(from, to, line_.now(), busy);
 }
 
-// The time at which a payload arrives that waits for its wires from `begins` on and keeps each of them busy for `busy`.
+// Returns the arrival time of a payload that waits for its wires from `begins` on and keeps each of them busy for `busy`.
 time_ns network::carried(rank_id from, rank_id to, time_ns begins, time_ns busy) {
   const auto host = [this](rank_id r) { return r - r % model_.ranks_per_host; };
   time_ns leaves = begins + busy;
@@ -401,7 +401,7 @@ errc network::port::send(rank_id to, channel on, std::span<const std::byte> head
 }
 
 errc network::port::fetch(arrival&& message, std::span<std::byte> into, completion* done) {
-  arrival taken = std::move(message);  // whatever happens below, the message is used up
+  arrival taken = std::move(message);  // the message is consumed in every case below
   if (into.size() < taken.length()) return errc::buffer_too_small;
   if (!taken.remote()) {
     std::copy(taken.payload().begin(), taken.payload().end(), into.begin());
@@ -611,7 +611,7 @@ runtime::late_writes network::port::withdraw(const runtime::exposed_memory& memo
   return net_.model_.late;
 }
 
-// The number of the exposed memory that contains the range which the key and the address name, or 0.
+// The number of the exposed memory that contains the range named by the key and the address, or 0.
 std::uint64_t network::place_of(rank_id owner, std::span<const std::byte> key, std::uint64_t address,
                                 std::uint64_t bytes) const {
   std::uint64_t number = 0;
@@ -714,7 +714,7 @@ errc network::port::get(rank_id from, const runtime::remote_place& at, std::span
 
 errc network::port::fence(rank_id to, completion* done) { return start_fence(to, done, channel::data, {}); }
 
-// Some links can announce and some cannot. This one can every other time, so that each run has both.
+// Real links either can announce or cannot. This one can every other time, so that each run covers both.
 errc network::port::announce(rank_id to, channel on, std::span<const std::byte> header, completion* done) {
   if (net_.last_put_ % 2 == 0) return errc::unavailable;
   const errc started = start_fence(to, done, on, header);

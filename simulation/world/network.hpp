@@ -1,5 +1,6 @@
 #pragma once
-/// Virtual links between the ranks of a job. They do to messages all that a real transport does, and all that a transport may do.
+/// Virtual links between the ranks of a job. They treat messages in every way that the contract of links allows, not only as today's
+/// transports do. (On request they also break it: they can double data.)
 ///
 ///     network net(line, 4, {.latency_ns = 2'000, .ns_per_byte = 0.1}, &weather);
 ///     ops::rank r({clock, net[0], …}, {});
@@ -10,9 +11,9 @@
 /// payloads share a wire. A put completes at its origin and lands at its target later, in any order with messages; only a fence
 /// guarantees that it has landed. `interference` decides the fate of each message; without one all messages arrive in time.
 ///
-/// Memory: the network may read a payload until its completion has run, and never afterwards, also if the rank ends. Abandoning an
-/// operation breaks the connection, as with UCX, unless the sender can take the payload back. Writes into memory of a rank that has ended
-/// are dropped and counted, and so are writes into withdrawn memory where `late` is `fail`.
+/// Memory: the network may read a payload until its completion has run, and never afterwards, even if the rank ends. Abandoning an
+/// operation breaks the connection, as with UCX, unless the sender can take the payload back. The network drops and counts writes into
+/// memory of a rank that has ended; if `late` is `fail`, it also does so for writes into withdrawn memory.
 #include <parley/runtime/wire/link.hpp>
 #include <parley/simulation/world/timeline.hpp>
 
@@ -36,13 +37,13 @@ struct link_model {
   enum class fences : std::uint8_t { work, do_nothing, fail };
   time_ns latency_ns = 1'000;
   double ns_per_byte = 0.1;
-  time_ns per_message_ns = 0;  ///< how long a data message keeps its wire busy, besides its bytes
+  time_ns per_message_ns = 0;  ///< how long a data message keeps its wire busy, in addition to its bytes
   std::size_t eager_bytes = 8192;
   std::size_t wiring_bytes = 300'000;  ///< size of a rehearsal's message (`link::wiring_bytes`); smaller saves memory
   bool shared_wire = false;            ///< payloads from one rank to one other rank wait for each other
   bool shared_egress = false;          ///< all payloads that a rank sends wait for each other
   bool shared_ingress = false;         ///< all payloads that a rank receives wait for each other
-  bool shared_one_sided = false;       ///< puts and gets wait for these wires, too
+  bool shared_one_sided = false;       ///< puts and gets also wait for these wires
   /// So many consecutive ranks are one host: `shared_egress` and `shared_ingress` are then the wires out of and into the host. Messages
   /// between ranks of one host, and from a rank to itself, use neither.
   rank_id ranks_per_host = 1;
@@ -87,7 +88,7 @@ struct fate {
   bool doubled = false;
   time_ns extra_ns = 0;       ///< added to its usual time
   time_ns copy_extra_ns = 0;  ///< of the copy
-  std::uint8_t mark = 0;      ///< lets the one who decided recognize the message on delivery
+  std::uint8_t mark = 0;      ///< by which `interference` recognizes the message on delivery
 };
 
 class interference {
@@ -129,13 +130,13 @@ class network {
   /// process and are lost. Messages that the old process sent still arrive.
   void come_back(rank_id rank);
   void meet(rank_id who, rank_id peer);
-  /// Ends the operations of `who` with earlier processes of `peer`, once `who` has met the new one.
+  /// Ends the operations of `who` with earlier processes of `peer`. Call it once `who` has met the new process.
   void let_go(rank_id who, rank_id peer);
   /// The number of the process of `peer` that `who` knows, counted from the beginning.
   std::uint64_t known_life(rank_id who, rank_id peer) const noexcept;
-  /// `who` takes `peer` for dead from now on.
+  /// From now on `who` considers `peer` dead.
   void give_up(rank_id who, rank_id peer);
-  /// Both ranks take each other for dead: `who` at once, `peer` one latency later.
+  /// Both ranks consider each other dead: `who` at once, `peer` one latency later.
   void break_connection(rank_id who, rank_id peer);
   bool gave_up(rank_id who, rank_id peer) const {
     return !given_up_.empty() && gave_up(who, peer, known_life(who, peer));
@@ -147,7 +148,7 @@ class network {
     std::size_t nowhere = 0;  ///< into withdrawn memory, or memory of a rank that has ended
     std::size_t outside = 0;  ///< outside the memory of the key, or with an unknown key: a fault of the protocol
     std::size_t in_the_air = 0;
-    std::size_t lost_reads = 0;  ///< gets from memory that was withdrawn meanwhile
+    std::size_t lost_reads = 0;  ///< gets from memory that was withdrawn during the get
   };
   const put_counters& puts() const noexcept { return puts_; }
   /// Number of payloads that have arrived: messages, puts and gets.
@@ -212,10 +213,10 @@ class network {
   interference* weather_;
   std::vector<std::unique_ptr<port>> ports_;
   std::map<std::pair<rank_id, rank_id>, std::uint64_t>
-      given_up_;  // by (who, peer): the latest life of `peer` that `who` took for dead
+      given_up_;  // by (who, peer): the latest life of `peer` that `who` considered dead
   std::map<std::pair<rank_id, rank_id>, std::uint64_t>
       outdated_;                                  // by (who, peer): the old life of `peer` that `who` still knows
-  std::vector<std::unique_ptr<operation>> kept_;  // operations of living ranks with peers that will never answer
+  std::vector<std::unique_ptr<operation>> kept_;  // operations of living ranks with peers that will never reply
   std::vector<region> regions_;                   // of all ranks; the number of a region is its index + 1
   std::deque<flying_put> flying_;
   std::vector<waiting_fence> fences_;

@@ -71,7 +71,7 @@ struct participant_view {
   std::vector<std::uint64_t> ready;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> instead;
   std::vector<std::string> ids;
-  std::set<std::uint64_t> available;                           ///< what this rank can run
+  std::set<std::uint64_t> available;                           ///< configs that this rank can run
   std::vector<std::pair<std::uint64_t, std::string>> classes;  ///< wire classes of the configs that this rank knows
   std::vector<actors::decision_record> decisions;
   std::size_t owed = 0;  ///< messages still unacknowledged when the job ended
@@ -127,7 +127,7 @@ struct failed_call {
   time_ns at_ns = 0;
 };
 
-/// A rank that went on after the others had taken it for dead.
+/// A rank that continued after the others had declared it dead.
 struct fenced_rank {
   std::uint64_t job = 0;
   rank_id rank = 0;
@@ -150,14 +150,14 @@ struct run_record {
   std::vector<fenced_rank> fenced;
   // For programs only (program_checkers.hpp).
   std::vector<failed_call> failed_calls;
-  std::map<rank_id, time_ns> left_ns;    ///< when the process of a rank ended whose program had returned
+  std::map<rank_id, time_ns> left_ns;    ///< when the process of a rank ended after its program had returned
   std::vector<std::string> undelivered;  ///< reports of ranks that left (`ops::left_over`)
   double budget = 0;                     ///< the fraction of wall time that trials may cost
   std::set<std::string> other_ops;       ///< names of the ops that ranks declared in an undisturbed run of the program
   /// The longest time of an op's calls with so many bytes in an undisturbed run, by op and bytes; empty if unknown.
   std::map<std::pair<std::uint64_t, std::uint64_t>, time_ns> usual_ns;
   std::map<std::uint64_t, std::uint32_t> rehearsed;  ///< complete rehearsals of ops without headers, by digest
-  std::vector<violation> at_once;                    ///< violations seen while the run went on
+  std::vector<violation> at_once;                    ///< violations seen during the run
   coverage messages;
   const window_book* windows = nullptr;                                        ///< of the messages sent
   std::map<std::pair<rank_id, rank_id>, std::uint64_t> between;                ///< messages, by sender and receiver
@@ -174,8 +174,8 @@ struct run_record {
   time_ns faulty_until_ns = 0;
 };
 
-/// True if a call on `where` failed because a rank is gone, as its error says, though no fault had hit that rank by `by_ns`. False if
-/// fences may fail, because a failed fence makes any rank count as dead. False also if `where` was lost, because it then loses the others.
+/// True if a call on `where` failed with an error that calls a rank gone, although no fault had hit that rank by `by_ns`. False if fences
+/// may fail, because a failed fence makes any rank count as dead. Also false if `where` was lost, because it then loses the others.
 bool lost_to_nothing(const run_record& r, rank_id where, const runtime::error& why, time_ns by_ns);
 
 }  // namespace parley::simulation

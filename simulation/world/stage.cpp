@@ -57,7 +57,8 @@ void stage::look_at(rank_id r) {
   queue_.wake(r, when);
 }
 
-// The thread of `r` computes. Events that arrive meanwhile are handled afterwards, with all their consequences, before its timers fire.
+// The thread of `r` computes. Events that arrive during that time are handled afterwards, with all their consequences, before timers of `r`
+// fire.
 void stage::stay_busy(rank_id r) {
   player& p = *players_[r];
   p.clock.hold_clock(true);
@@ -65,7 +66,7 @@ void stage::stay_busy(rank_id r) {
   freeze(r, ends_computing(p));
 }
 
-// Takes the ready rank that runs first under `order`.
+// Removes and returns the ready rank that runs first under `order`.
 rank_id stage::take_ready() {
   const std::size_t n = ready_.size();
   std::size_t chosen = 0;
@@ -78,7 +79,7 @@ rank_id stage::take_ready() {
   return ready_.take(static_cast<std::uint32_t>(chosen));
 }
 
-// Now and then returns memory to the heap that all ranks needed when they began and no longer need.
+// From time to time returns memory to the heap that the ranks needed only when they began.
 void stage::count_step() noexcept {
   constexpr std::uint64_t now_and_then = std::uint64_t{1} << 18U;
   if (++steps_ % now_and_then == 0) runtime::frame_pool::trim();
@@ -165,7 +166,7 @@ void stage::thaw(rank_id r) {
   player& p = *players_[r];
   p.frozen_until = now_;
   p.clock.end_computing(now_ + p.offset);
-  // Held events happen in the order in which they came, before any event that comes from now on.
+  // Held events happen in the order of their arrival, before any event that arrives from now on.
   if (const auto held = std::exchange(p.held, nullptr)) {
     for (auto& e : *held) queue_.push(now_, r, std::move(e));
   }

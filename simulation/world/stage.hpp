@@ -1,6 +1,6 @@
 #pragma once
 /// A stage runs the ranks of a simulated job on one virtual time. Each rank has its own executor, so one rank can be frozen, slowed down
-/// or restarted while the others go on.
+/// or restarted while the others continue.
 ///
 ///     stage s(4, {.seed = 7, .order = ordering::shuffled});
 ///     s.clock(2);                                   // the executor of rank 2
@@ -10,7 +10,7 @@
 ///
 /// Time stands still while any rank is ready to run. A run is a pure function of the seed and of the events put on the stage. `order`
 /// chooses which ready rank runs first. A rank that computes inside a turn is busy for that long: the rest of its turn happens later,
-/// its messages wait meanwhile, and it handles them before any of its timers fires.
+/// its messages wait until then, and it handles them before any of its timers fires.
 #include <parley/runtime/coroutines/mailbox.hpp>
 #include <parley/runtime/time/virtual_time.hpp>
 #include <parley/simulation/world/dice.hpp>
@@ -30,7 +30,7 @@ enum class ordering : std::uint8_t {
   arrival,   ///< first come, first served
   shuffled,  ///< by chance
   latest,    ///< last in, first out
-  starving,  ///< one rank goes only when no other can
+  starving,  ///< one rank runs only when no other rank can
 };
 std::string_view name(ordering o) noexcept;
 
@@ -63,7 +63,7 @@ class stage final : public timeline {
     };
     at(when, where, std::unique_ptr<event>(std::make_unique<call>(std::move(f))));
   }
-  /// Runs `f` as if rank `r` did: on the clock of `r`, and coroutines of `r` that `f` makes ready are resumed.
+  /// Runs `f` as if rank `r` did, on the clock of `r`. Later steps resume the coroutines of `r` that `f` makes ready.
   template <class F>
   void as(rank_id r, F f) {
     const rank_id other = acting_;
@@ -87,13 +87,13 @@ class stage final : public timeline {
     return true;
   }
 
-  /// Stops rank `r` until then. A longer freeze replaces a shorter one.
+  /// Stops rank `r` until that time. A longer freeze replaces a shorter one.
   void freeze(rank_id r, time_ns until);
   void thaw(rank_id r);
   bool frozen(rank_id r) const noexcept { return players_[r]->frozen_until > now_; }
   /// How long `r` has been computing or frozen; 0 if it is neither.
   time_ns stands_still(rank_id r) const noexcept { return frozen(r) ? now_ - players_[r]->frozen_since : 0; }
-  /// Each time that a coroutine of `r` was resumed, `r` then stands still for `per_turn_ns`.
+  /// After each turn of a coroutine of `r`, `r` stands still for `per_turn_ns`.
   void slow_down(rank_id r, time_ns per_turn_ns) { players_[r]->turn_ns = per_turn_ns; }
 
   /// The number of events and resumed coroutines so far, and a hash of them, which is equal in equal runs.

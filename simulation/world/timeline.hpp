@@ -1,5 +1,5 @@
 #pragma once
-/// A timeline owns virtual time, and runs events at a given time on a given rank. Virtual links learn the time from it alone.
+/// A timeline owns virtual time, and runs events at a given time on a given rank. It is the only clock of virtual links.
 ///
 ///     struct ring final : event { void happen() override { … } };
 ///     line.at(line.now() + 1'000, rank, std::make_unique<ring>());

@@ -21,7 +21,7 @@ bool read(std::span<const std::byte> payload, M& to) {
   return static_cast<bool>(decoded);
 }
 
-// The log of an op without headers: which configs run from which invocation on. The payloads of the op do not show that.
+// The log of an op without headers: each config, and the first invocation that runs it. The op's payloads do not show that.
 std::string log_of(const std::vector<actors::lease_entry>& entries) {
   std::string text;
   for (const actors::lease_entry& e : entries) {

@@ -58,7 +58,7 @@ void watchers::on_send(const parcel& p, const fate&) {
   runtime::frame_header h;
   if (p.on != link::channel::control || p.header.size() != sizeof h) return;
   std::memcpy(&h, p.header.data(), sizeof h);
-  if (h.sequence == 0) return;  // it only reports what was accepted, and needs no room in the window
+  if (h.sequence == 0) return;  // it only reports accepted messages, and needs no room in the window
   way& its = ways_[{p.from, p.to}];
   if (its.session != h.session) its = {.session = h.session};  // one of the two ranks has restarted
   its.sent = static_cast<std::uint32_t>(h.sequence);

@@ -1,5 +1,5 @@
 #pragma once
-/// Checkers that read the messages between ranks (promises, leases, stamps), and ask no rank about its state.
+/// Checkers that read only the messages between ranks (promises, leases, stamps), not the state of ranks.
 ///
 ///     watchers all([&](std::string_view invariant, std::string text) { … }, window);
 ///     weather.tap(all);                                   // after the mutants, so that it sees what they changed

@@ -32,7 +32,7 @@ struct mishap {
     slow,     ///< each step of `rank` takes a microsecond
     crash,    ///< `rank` ends
     restart,  ///< `rank` ends, and a new process takes its place after `for_ns`
-    suspect,  ///< an op of `to` gives up `rank`, which lives, so all others take `rank` for dead
+    suspect,  ///< an op of `to` gives up `rank`, which lives, so all others declare `rank` dead
     last = suspect
   };
   kind what = kind::clog;
@@ -43,7 +43,7 @@ struct mishap {
   std::uint64_t after =
       0;  ///< for mishaps of ranks: happens once so many messages have been delivered in all; 0: happens at `at_ns`
   friend bool operator==(const mishap&, const mishap&) = default;
-  /// True if the mishap ends `rank` for good, or makes the others take it for dead, as a pause of `detection_ns` or longer does.
+  /// True if the mishap ends `rank` permanently, or makes the others declare it dead, as a pause of `detection_ns` or longer does.
   bool is_death(time_ns detection_ns) const noexcept;
 };
 std::string_view name(mishap::kind k) noexcept;
@@ -53,7 +53,7 @@ struct tape {
   std::uint64_t double_control = 0;
   std::uint64_t delay_control = 0;
   std::uint64_t delay_data = 0;
-  std::uint64_t double_data = 0;  ///< more than the contract of links allows; the model of edges does so, too
+  std::uint64_t double_data = 0;  ///< the contract of links forbids this; the model of edges doubles data as well
   time_ns longest_delay_ns = 100'000;
   std::uint64_t disk_fails = 0;  ///< of a thousand calls
   std::uint64_t disk_room = 0;   ///< bytes; 0: unlimited
@@ -75,7 +75,8 @@ struct tape {
   std::uint64_t starved_task = 1;  ///< of each rank, if `inside`
   bool skewed = false;             ///< each rank is on its own host, with its own clock offset
   std::vector<mishap> mishaps;
-  /// True if a mishap that makes the others take rank `r` for dead has hit it by `by_ns`. A pause counts from `detection_ns` on.
+  /// True if, by `by_ns`, rank `r` was hit by a mishap that makes the others declare it dead. A pause counts once it has lasted
+  /// `detection_ns`.
   bool has_lost(rank_id r, time_ns by_ns, time_ns detection_ns) const noexcept;
   bool has(mishap::kind k) const noexcept;
 };

@@ -21,7 +21,7 @@ world::world(world_options o, interference* weather)
   for (rank_id r = 0; r < options_.ranks; ++r) nodes_.push_back(std::make_unique<node>(*this, r));
 }
 
-// Ends the ranks before the members that they use. Coroutines are destroyed wherever they are suspended.
+// Ends the ranks before the members that they use. Destroys suspended coroutines.
 world::~world() {
   before_end = nullptr;
   before_meeting = after_meeting = nullptr;
@@ -55,7 +55,7 @@ void world::start(rank_id r) {
     hear_before_link(r, peer, evidence::found_dead, {why, {}});
     network_.break_connection(r, peer);
   };
-  // A heartbeat is seen on one host only. With clock offsets, each rank is on its own host.
+  // A heartbeat is visible only on its own host. With clock offsets, each rank is on its own host.
   on.stands_still = [this](rank_id peer) {
     return nodes_[peer]->rank && options_.offsets.empty() ? stage_.stands_still(peer) : 0;
   };
@@ -225,12 +225,12 @@ void world::pause(rank_id r, time_ns span) {
   const time_ns until = stage_.now() + span;
   stage_.freeze(r, until);
   if (span < options_.detection_ns) return;
-  // The others learn of it while the rank is stopped. The rank is fenced as soon as it goes on.
+  // The others declare the rank dead while it is stopped. It is fenced as soon as it continues.
   hold_dead(r, stage_.now() + options_.detection_ns, until,
             "it was stopped for " + std::to_string(span / 1'000'000) + " ms");
 }
 
-// All ranks know it as soon as they read what `by` has published. They read eight times within the detection time.
+// All ranks know it as soon as they read the verdict that `by` has published. They read eight times within the detection time.
 void world::suspect(rank_id r, rank_id by) {
   if (!nodes_[r]->rank || !nodes_[by]->rank) return;
   const std::string why = "an op of rank " + std::to_string(by) + " had no answer from it";
@@ -290,7 +290,7 @@ void world::notice(rank_id who, rank_id lost, std::uint64_t life) {
   if (nodes_[who]->rank && nodes_[lost]->life == life) network_.give_up(who, lost);
 }
 
-// The rendezvous and the heartbeat are as quick as the link here, so a rank hears the true reason at once.
+// Here the rendezvous and the heartbeat are as quick as the link, so a rank learns the true reason at once.
 void world::node::on_peer_failed(rank_id peer) noexcept {
   if (!begun()) return;
   const node& other = *owner.nodes_[peer];

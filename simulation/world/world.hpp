@@ -8,8 +8,8 @@
 ///     w.pause(1, 50'000'000);
 ///     w.run_to(1'000'000'000);
 ///
-/// The other ranks take a rank for dead that is stopped for longer than the detection time; it is fenced when it goes on.
-/// `end_job` and then `start_all` begin a new job of the same ranks with new incarnations and the old disks.
+/// If a rank is stopped for longer than the detection time, the others declare it dead; it is fenced when it continues. `end_job` and then
+/// `start_all` begin a new job of the same ranks with new incarnations and the old disks.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/services.hpp>
 #include <parley/config.hpp>
@@ -59,7 +59,7 @@ class world {
 
   /// Starts all ranks of a new job, then calls `launch` for each of them.
   void start_all(std::function<void(rank_id)> launch);
-  /// Ends all living ranks at once, and destroys their coroutines wherever they are suspended.
+  /// Ends all living ranks at once, and destroys their suspended coroutines.
   void end_job();
   /// The scope in which the program of a rank runs. It ends with the rank.
   runtime::scope& programs_of(rank_id r) { return *nodes_[r]->programs; }
@@ -77,13 +77,13 @@ class world {
   bool all_ended() const noexcept;        ///< true if no program runs; cheap enough to call at each step
 
   void crash(rank_id r);
-  /// Like `crash`, for a rank whose program failed with `why`. As under `run`, the rank tells the others, which hear the cause one latency
-  /// later.
+  /// Like `crash`, for a rank whose program failed with `why`. As under `run`, the rank tells the others the cause, which they learn one
+  /// latency later.
   void fail(rank_id r, const runtime::error& why);
-  /// Ends the process of a rank whose program has returned and which owes the others nothing. All living ranks hear that it has returned.
+  /// Ends the process of a rank whose program has returned and that has nothing left to send. All living ranks learn that it has returned.
   void leave(rank_id r);
-  /// Stops a rank whose program is inside std::exit: nothing more happens to the rank, but its memory stays, because that call still runs
-  /// on it. The others learn of it as of a crash.
+  /// Stops a rank whose program is inside std::exit: nothing more happens to the rank, but its memory stays, because that call still uses
+  /// it. For the others this is like a crash.
   void exit(rank_id r);
   /// True if the latest process of the rank ended by `leave`.
   bool has_left(rank_id r) const noexcept { return nodes_[r]->left; }
@@ -91,7 +91,7 @@ class world {
   /// How often `members` of an op have restarted in this job, as far as `known_to` knows. Equal numbers mean equal generations.
   std::uint64_t returns(rank_id known_to, const std::vector<rank_id>& members) const noexcept;
   void pause(rank_id r, time_ns span);
-  /// An op of `by` gives up rank `r`, so all other ranks take `r` for dead, and `r` is fenced.
+  /// An op of `by` gives up rank `r`, so all other ranks declare `r` dead, and `r` is fenced.
   void suspect(rank_id r, rank_id by);
   /// `slow`: each step of the rank takes a microsecond; `usual`: no time.
   enum class pace : std::uint8_t { usual, slow };
@@ -105,7 +105,7 @@ class world {
   /// Called when rank `who` learns that `peer` has restarted: before the ops of `who` learn of it, and after.
   std::function<void(rank_id who, rank_id peer)> before_meeting;
   std::function<void(rank_id who, rank_id peer)> after_meeting;
-  /// Called when a rank goes on that the others take for dead.
+  /// Called when a rank continues that the others have declared dead.
   std::function<void(rank_id)> on_fenced;
 
  private:
@@ -131,13 +131,13 @@ class world {
     std::uint64_t life = 0;
     bool left = false;          // ended by `leave`
     bool exited = false;        // ended by `exit`
-    std::string fenced;         // why the others take it for dead; empty until this rank can know
-    bool link_follows = false;  // `close_link` does nothing: the world closes the link itself, after the ops have heard
-    std::optional<std::uint64_t> given_up;  // the life that the others take for dead, after a pause or a suspicion
+    std::string fenced;         // why the others declared it dead; empty until this rank can know
+    bool link_follows = false;  // `close_link` does nothing: the world closes the link itself, after telling the ops
+    std::optional<std::uint64_t> given_up;  // the life that the others consider dead, after a pause or a suspicion
     std::uint64_t first_life = 0;           // the first life of this rank in this job, as the network counts
   };
   void start(rank_id r);
-  /// Tells the ops of `who` about `peer` before the link closes: the ops let go of their transfers with `peer` at once.
+  /// Tells the ops of `who` about `peer` before the link closes: the ops give up their transfers with `peer` at once.
   void hear_before_link(rank_id who, rank_id peer, actors::evidence of, const actors::peer_report& what = {});
   void end_process(rank_id r);
   void tell_crash(rank_id r);

@@ -64,7 +64,7 @@ cuda_copies::cuda_copies(cuda_driver& driver, int device, options o)
 }
 
 cuda_copies::~cuda_copies() {
-  // Enqueued work touches memory, so it must end first. With a broken device everything ends at once.
+  // Enqueued work touches memory, so it must end first. If the device is broken, everything ends at once.
   drain();
   give_back();
 }
@@ -92,8 +92,9 @@ cuda_copies::queue cuda_copies::make_queue(cuda_stream s) {
   return {s, last_numbers_.size() - 1};
 }
 
-// Streams for copies that wait for nothing. A kernel may wait for a message, and the copy that brings the message must not be queued
-// behind a copy that waits for kernels. So each of those gets an idle stream of its own, or waits in `put_off_` if there is none.
+// Returns a stream for copies that wait for nothing. A kernel may wait for a message, and the copy that brings the message must not be
+// queued behind a copy that waits for kernels. So each copy that waits for kernels gets its own idle stream, or waits in `put_off_` if no
+// stream is idle.
 cuda_copies::queue& cuda_copies::shortest(unsigned of) {
   const auto shorter = [](const queue& a, const queue& b) { return a.marks.size() < b.marks.size(); };
   const unsigned among = std::min(of == 0 ? options_.usual_streams : of, options_.streams);
@@ -169,7 +170,8 @@ errc cuda_copies::copy(std::span<std::byte> to, std::span<const std::byte> from,
       rank->note_moments(from, orders::that_copies_follow, r.behind);
       rank->note_moments(to, orders::that_copies_follow, r.behind);
     }
-    // If memory is not pinned, CUDA blocks its caller until the copy is done. This thread may have to bring what the copy waits for.
+    // If memory is not pinned, CUDA blocks its caller until the copy has ended. But this thread may have to receive the message that the
+    // copy waits for.
     const auto holds_caller = [this](const void* at) { return driver_.place_of(at).what == memory_place::kind::host; };
     if (!r.behind.empty() && (holds_caller(to.data()) || holds_caller(from.data()))) r.where = waiting::in_host_memory;
     return start(std::move(r));
@@ -329,7 +331,8 @@ void cuda_copies::give_up_on(std::span<const std::byte> memory, errc why) noexce
   if (flags_) flags_->came(flags_->oldest_for(memory), why);
 }
 
-// Returns the last queue that has copies of `data`, after making it wait for the copies in the other queues; any queue if none has.
+// Returns the last queue that has copies of `data`, after making it wait for the copies of `data` in other queues. If no queue has such
+// copies, returns any queue.
 runtime::result<cuda_copies::queue*> cuda_copies::behind_copies_of(std::span<const std::byte> data) {
   queue* behind = nullptr;
   for (queue& q : streams_) {
@@ -464,8 +467,8 @@ std::size_t cuda_copies::finish(queue& q, errc outcome) {
   return count;
 }
 
-// A device that has failed writes no more words, but reports its failure each time it is asked. An error that is reported only once was
-// left behind by another call, so this asks a second time.
+// A device that has failed writes no more words, but reports its failure at each query. An error that CUDA reports only once was left
+// behind by another call, so this queries a second time.
 errc cuda_copies::look_at_device(cuda_stream s) noexcept {
   const auto look = [&] {
     const errc recorded = driver_.record(check_, s);

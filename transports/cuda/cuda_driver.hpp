@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-// CUDA's own types: a cudaStream_t is a CUstream_st*, whoever made it.
+// CUDA's own types: a cudaStream_t is a CUstream_st*, for streams of the runtime and of the driver.
 struct CUstream_st;
 struct CUevent_st;
 struct CUgraphExec_st;
@@ -97,7 +97,8 @@ class cuda_driver {
   /// Versions of the driver and the runtime, such as `13000`.
   virtual int driver_version() const noexcept = 0;
   virtual int runtime_version() const noexcept = 0;
-  /// How many streams of this process a device runs independently. Further streams share queues: one that waits holds up others.
+  /// How many streams of this process a device runs independently. Further streams share queues: a stream that waits delays the others of
+  /// its queue.
   virtual unsigned queues() const noexcept = 0;
 
   /// Makes `device` this thread's current CUDA device, for other libraries; the functions here do not need it. Throws `failure`.

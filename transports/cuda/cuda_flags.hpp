@@ -1,6 +1,6 @@
 #pragma once
-/// Words in a GPU's memory that tell its streams that a message has arrived. Each flag stands for one expected receive. It is down until
-/// the receive has ended; this rank's processor sets it then, or the GPU of the message's sender sets it earlier.
+/// Words in a GPU's memory that tell its streams that a message has arrived. Each flag belongs to one expected receive. It is down until
+/// this rank's processor sets it at the end of the receive, or the GPU of the message's sender sets it earlier.
 ///
 ///     cuda_flags flags(gpu, /*device=*/0);
 ///     std::uint64_t one = flags.expect(buffer);        // down from here on; send `one` to the sender with the buffer's key
@@ -34,8 +34,7 @@ class cuda_flags {
   /// The flags of all receives expected into memory that overlaps `memory`.
   std::vector<std::uint64_t> down_for(std::span<const std::byte> memory) const;
   bool is_down(std::uint64_t flag) const noexcept;
-  /// The flag of the receive that has been expected for longest into memory that begins where `memory` does and is at least as long;
-  /// 0: none.
+  /// The flag of the oldest expected receive whose memory has the same beginning as `memory` and is at least as long; 0: none.
   std::uint64_t oldest_for(std::span<const std::byte> memory) const noexcept;
   /// Makes the stream wait for all receives expected into that memory, or for one flag.
   runtime::errc hold(cuda_stream stream, std::span<const std::byte> memory) noexcept;

@@ -16,8 +16,8 @@ using runtime::rank_id;
 namespace {
 
 constexpr std::size_t smallest_stage = std::size_t{64} << 10U;
-// A peer's allocation stays mapped here, and so in use, after the peer has freed it. `map` unmaps the least recently used one when there
-// are this many, if no copy is in flight and no stream waits for a message. At `most_mapped` it refuses to map more.
+// While a peer's allocation is mapped here, the memory stays in use even after the peer has freed it. When there are this many, `map`
+// unmaps the least recently used one, if no copy is in flight and no stream waits for a message. At `most_mapped` it refuses to map more.
 constexpr std::size_t usually_mapped = 1'024;
 constexpr std::size_t most_mapped = 65'536;
 
@@ -89,7 +89,7 @@ struct cuda_link::shared {
     for (const auto& [size, blocks] : free) all += size * blocks.size();
     return all;
   }
-  // Freeing pinned memory waits for all streams, and a stream may wait for a message that this thread must bring.
+  // Freeing pinned memory waits for all streams, and a stream may wait for a message that this thread must receive.
   void let_go_of_idle() noexcept {
     const device_rest::quiet now(device_rest::of_this_process(), {});
     if (!now.at_rest()) return;
@@ -107,7 +107,8 @@ struct cuda_link::shared {
   std::size_t pinned_bytes = 0;
 };
 
-// One message between a device buffer and the link below. A send copies down, then sends; a fetch fetches, then copies up.
+// One message between a device buffer and the link below. A send first copies to host memory and then sends; a fetch first fetches and then
+// copies to the device.
 struct cuda_link::staging final : completion {
   staging(std::shared_ptr<shared> s, std::size_t room, completion* user)
       : completion(&on_step), with(std::move(s)), block(with->take(room)), done(user) {
@@ -333,7 +334,7 @@ std::span<std::byte> cuda_link::map(const cuda_ipc_handle& handle, errc& why) {
     known->second.last_use = use;
     return known->second.all;
   }
-  // Unmap only while no copy is in flight and no stream waits for a message: unmapping waits for all streams, too.
+  // Unmap only while no copy is in flight and no stream waits for a message, because unmapping also waits for all streams.
   const device_rest::quiet now(device_rest::of_this_process(), {});
   while (mapped_.size() >= usually_mapped && copies_.pending() == 0 && now.at_rest()) {
     const auto used_before = [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; };

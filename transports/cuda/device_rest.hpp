@@ -1,17 +1,17 @@
 #pragma once
-/// Keeps apart two things that deadlock together: freeing device memory, and streams that wait for messages. A CUDA call that frees
-/// device memory waits until all streams of the device are idle and holds CUDA's locks meanwhile, so other CUDA calls wait too. If a
-/// stream waits for a message that this process must bring, both wait for ever. So memory is freed while no stream of this process
-/// waits for a message, and meanwhile no stream may begin to wait.
+/// Separates two things that deadlock together: freeing device memory, and streams that wait for messages. A CUDA call that frees device
+/// memory waits until all streams of the device are idle, and holds CUDA's locks while it waits, so other CUDA calls also wait. If a stream
+/// waits for a message that this process must receive, both wait for ever. So memory is freed while no stream of this process waits for a
+/// message, and no stream may begin to wait until the memory is freed.
 ///
 ///     device_rest& rest = device_rest::of_this_process();
 ///     rest.begin_wait();                              // a stream is about to wait for a message
 ///     rest.end_waits(1);                              // the message has arrived
 ///     const device_rest::quiet now(rest, 10s);        // in another thread, around the call that frees
 ///
-/// If some stream always waits, the constructor of `quiet` returns at its limit and the caller frees all the same. Such a `quiet`
-/// does not hold up `begin_wait`, because a message that must arrive may need it. Otherwise `begin_wait` blocks while a `quiet`
-/// exists, for at most `longest`. Any thread.
+/// If some stream always waits, the constructor of `quiet` returns at its limit, and the caller frees the memory anyway. Such a `quiet`
+/// does not block `begin_wait`, because a message that must arrive may need a stream that waits. Otherwise `begin_wait` blocks while a
+/// `quiet` exists, for at most `longest`. Any thread.
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>

@@ -1,5 +1,5 @@
 #pragma once
-/// Runs work that would block a rank's thread, such as writing a file, on a thread of its own. The work starts after a short wait;
+/// Runs work that would block a rank's thread, such as writing a file, on a separate thread. The work starts after a short wait;
 /// all requests during that wait are one batch.
 ///
 ///     batch_thread writer([&] { write_file(); });

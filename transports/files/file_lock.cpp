@@ -75,9 +75,9 @@ bool is_at(const std::string& name, int fd) {
          there.st_dev == mine.st_dev;
 }
 
-/// Returns the holder that the lock file names; nothing if there is no lock file any more. If the holder was a process of this host
-/// and has died, its flock is gone: this function then locks the file and removes it. Only a process that has locked a lock file
-/// removes it, so this cannot remove another process's new lock file.
+/// Returns the holder that the lock file names; nothing if the lock file no longer exists. If the holder was a process of this host and has
+/// died, its flock is gone: this function then locks the file and removes it. A process removes a lock file only while it has locked that
+/// file, so this cannot remove another process's new lock file.
 std::optional<seen_lock> look_and_clear(const std::string& name) {
   const int fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (fd < 0 && errno == ENOENT) return std::nullopt;
@@ -98,7 +98,7 @@ bool write_text(int fd, const std::string& text) {
 int make_fresh(std::string& fresh) {
   const int fd = ::mkostemp(fresh.data(), O_CLOEXEC);
   if (fd < 0) return fd;
-  // If flock does not work here, others cannot notice that this holder died, and wait for it as for a holder on another host.
+  // If flock does not work here, other processes cannot notice this holder's death, and wait for it as for a holder on another host.
   static_cast<void>(::flock(fd, LOCK_EX | LOCK_NB));
   if (::fchmod(fd, 0666) == 0 && write_text(fd, holder_text())) return fd;
   const int reason = errno;

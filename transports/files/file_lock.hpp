@@ -1,5 +1,5 @@
 #pragma once
-/// One writer per file, among processes and hosts: a lock file next to it, `results.csv.lock`, which exists while somebody holds
+/// One writer per file, among processes and hosts: a lock file next to it, `results.csv.lock`, which exists while a process holds
 /// the lock.
 ///
 ///     auto held = file_lock::take("results.csv", patience_ns);   // waits up to patience_ns

@@ -56,7 +56,7 @@ bool write_all(int fd, std::string_view text) {
   return true;
 }
 
-/// Creates the folder of `path`, one level only, for logs that have a folder of their own. Several ranks may do so at once.
+/// Creates the folder of `path`, one level only, for logs that have their own folder. Several ranks may call this at once.
 bool make_folder_of(const std::string& path) {
   const auto slash = path.rfind('/');
   if (slash == std::string::npos || slash == 0) return false;
@@ -77,8 +77,8 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-/// Follows symbolic links to the file itself; otherwise a rename would replace the user's link by a plain file. Refuses links that
-/// belong to other users than this one and root: somebody who can create a link in the folder could point it at any file of this user.
+/// Follows symbolic links to the file itself; otherwise a rename would replace the user's link by a plain file. Follows only links that
+/// belong to this user or to root: another user who can create a link in the folder could point it at any file of this user.
 result<std::string> behind_links(const std::string& path) {
   constexpr int most_links = 40;  // like Linux
   std::string at = path;
@@ -107,8 +107,8 @@ result<std::optional<struct stat>> own_file(const std::string& path, const std::
   return std::optional(about);
 }
 
-/// Creates a file with a new name and `mode`, to which the system applies the umask. The umask is never read: to read it one has to
-/// set it, while other threads may create files.
+/// Creates a file with a new name and `mode`, to which the system applies the umask. This never reads the umask: reading it requires
+/// setting it, and other threads may create files at that moment.
 int make_beside(const std::string& target, mode_t mode, std::string& fresh) {
   constexpr int tries = 100;
   std::random_device random;
@@ -152,7 +152,7 @@ result<std::string> file_storage::read(const std::string& path) {
   // A pipe or a device may never end.
   if (!S_ISREG(about.st_mode)) return not_plain(path);
   if (static_cast<std::size_t>(about.st_size) > max_file_bytes) return too_large(path);
-  std::string text(static_cast<std::size_t>(about.st_size) + 1, '\0');  // one byte more, to notice that it has grown
+  std::string text(static_cast<std::size_t>(about.st_size) + 1, '\0');  // one byte more, to notice growth
   std::size_t length = 0;
   for (;;) {
     if (length == text.size()) {
@@ -211,7 +211,7 @@ result<> file_storage::update(const std::string& path, const edit& change) {
     const signature before(target);
     const auto text = change(read(target));
     if (!text) return {};
-    // Editors and other programs do not use the lock, so check that the file has not changed meanwhile.
+    // Editors and other programs do not use the lock, so check that the file has not changed since it was read.
     if (signature(target) == before) return replace(target, *text);
   }
   return error{errc::io, path + ": it keeps changing although it is locked; find out who writes it"};

@@ -9,8 +9,8 @@
 ///
 /// `replace` writes a new file in the same folder, syncs it to the disk and renames it. It keeps the mode of the file that it
 /// replaces, and follows symbolic links to the file itself. `append` locks the file (flock) while it writes, and removes a text
-/// that a full disk cut short. Only files that belong to this process's user are written, even as root, and only links that
-/// belong to that user or to root are followed for that. Calls block, and several threads may make them; run them in `compute`.
+/// that a full disk cut short. The object writes only files of this process's user, even as root, and for that it follows only
+/// links of that user or of root. Calls block, and several threads may make them; run them in `compute`.
 /// An error names the file, the step and the system's reason.
 #include <parley/runtime/storage.hpp>
 

@@ -220,8 +220,9 @@ void process_world::look_at_fences() {
     const bool waits = std::any_of(puts_.begin(), puts_.end(), [&](const flying_put& p) {
       return p.from == f.from && p.to == f.to && p.number <= f.last_put;
     });
-    // Always `peer_failed`, whichever device failed. After `device_failed` this rank would leave and its peers would see its
-    // connections end, but inside one process none can end. After `peer_failed` it declares the peer lost and tells it.
+    // The outcome is `peer_failed` even if this rank's own device failed. After `device_failed` this rank would leave, and its peers
+    // would have to see its connections end; inside one process no connection ends. After `peer_failed` this rank declares the peer
+    // lost and tells it.
     if (!waits) end(f.done, links_[f.from]->put_failed_ ? errc::peer_failed : errc::none);
     return !waits;
   });

@@ -11,8 +11,8 @@
 /// the receiver's streams copy the payload, after the work that either rank named by `cuda_copies::after`, and no thread waits
 /// for a stream. Puts and gets work the same way between any two ranks' exposed memory; withdrawn memory refuses new ones.
 ///
-/// `poll` hands messages over in the order of sending, and none is lost. No rank can die alone. If the receiver drops a
-/// message, its send ends with `none`. When a GPU fails, its copies end with `device_failed`.
+/// `poll` delivers all messages in the order in which they were sent. No rank can die alone. If the receiver drops a message, its send
+/// still ends with `none`. When a GPU fails, its copies end with `device_failed`.
 #include <parley/cuda_copies.hpp>
 #include <parley/runtime/intrusive_list.hpp>
 #include <parley/runtime/time/poller.hpp>

@@ -45,8 +45,8 @@ constexpr std::string_view page_folder = "/dev/shm";
 constexpr std::string_view page_prefix = "parley-hearts-";
 
 // The state of one rank on the page. `restarts` identifies the current process in the rank's place. That process is alive, has left
-// (after its program had returned, or for another reason), or is held dead. For a dead process: the reason, the rank that decided it, and
-// the position of this death in the order of all deaths.
+// (after its program had returned, or for another reason), or was declared dead. For a dead process: the reason, the rank that decided
+// it, and the position of this death in the order of all deaths.
 struct page_entry {
   enum class state : std::uint8_t { alive = 0, left = 1, returned = 2, silent = 3, connection_ended = 4 };
   state is = state::alive;
@@ -180,8 +180,8 @@ class heartbeat::page {
     }
   }
 
-  /// Opens or creates the file of that name and locks it, so that nobody removes it as abandoned. Tries again if somebody is removing
-  /// it just now: the other ranks would not find that file.
+  /// Opens or creates the file of that name and locks it, so that no other heart removes it as abandoned. Tries again if another process is
+  /// just removing it, because the other ranks would not find that file.
   static int named(const std::string& path) {
     constexpr int most_looks = 1000;
     for (int looks = 1;; ++looks) {
@@ -198,7 +198,7 @@ class heartbeat::page {
     return ::fstat(fd, &found) == 0 && found.st_nlink != 0;
   }
 
-  /// Opens the page through a descriptor that another process has open (/proc), whether the file still has a name or not.
+  /// Opens the page through a descriptor that another process has open (/proc), which also works if the file no longer has a name.
   static int shown_by(const options& o) {
     const std::string nameless = o.page + " (deleted)";
     for (const std::uint32_t pid : o.pids) {
@@ -263,7 +263,7 @@ class heartbeat::watch {
       others_.push_back({.rank = options_.watched[i], .pid = static_cast<pid_t>(pid)});
     }
     enter();
-    beat();  // here, so that the others watch this rank even if it is stopped before its thread runs
+    beat();  // beats once here, so that the others watch this rank even if it is stopped before its thread runs
     const all_signals_blocked while_starting;
     thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
@@ -278,7 +278,8 @@ class heartbeat::watch {
            std::to_string(now.decider) + " holds it dead and the others go on without it; restart the job to continue";
   }
 
-  /// Writes the verdict on that process, unless it has one, has left, or a newer process has its place. Returns the state that then holds.
+  /// Writes the verdict on that process, unless the process has one, has left, or was replaced by a newer process. Returns the resulting
+  /// state.
   page_entry judge(rank_id rank, std::uint32_t restarts, page_entry::state why) {
     const page_entry wanted{why, options_.rank, restarts, static_cast<std::uint32_t>(page_.top().deaths.fetch_add(1))};
     std::atomic<std::uint64_t>& word = page_.of(rank).entry;
@@ -359,7 +360,7 @@ class heartbeat::watch {
     return later == restarts_.end() ? 0 : later->second;
   }
 
-  /// Takes the place of the process before this one, unless a newer one has it.
+  /// Takes the place of the previous process, unless a newer process has taken it.
   void enter() {
     std::atomic<std::uint64_t>& word = page_.of(options_.rank).entry;
     const page_entry mine{.restarts = options_.restarts};
@@ -383,7 +384,7 @@ class heartbeat::watch {
     std::unique_lock lock(mutex_);
     while (!stop.stop_requested()) {
       beat();
-      // Check the verdict on this rank first: a rank that is held dead must not judge others.
+      // Check the verdict on this rank first: a rank that was declared dead must not judge others.
       if (const std::string why = fenced(); !why.empty()) {
         events_.on_fenced(why);
         return;
@@ -396,7 +397,7 @@ class heartbeat::watch {
     }
     become(page_entry::state::left);
   }
-  /// Changes this rank's state, unless it has left already, is held dead, or a newer process has its place.
+  /// Changes this rank's state, unless it has left already, was declared dead, or was replaced by a newer process.
   void become(page_entry::state what) {
     std::uint64_t alive = page_entry{.restarts = options_.restarts}.word();
     const page_entry gone{.is = what, .restarts = options_.restarts};

@@ -9,22 +9,21 @@
 ///
 /// The ranks of one job and host share a page of memory, which has a counter and a verdict for each rank. Each heart increments its own
 /// counter eight times per detection time and reads the others' counters. When a counter has stood still for the detection time, its
-/// reader writes the verdict that the rank is dead. The first writer decides, for good, and every other rank reads the verdict within an
-/// eighth of the detection time, so that all survivors hold the same ranks dead. A dead rank that runs again finds its verdict: it is
-/// fenced.
+/// reader writes the verdict that the rank is dead. The first writer's verdict is final, and every other rank reads it within an eighth of
+/// the detection time, so that all survivors declare the same ranks dead. A dead rank that runs again finds its verdict: it is fenced.
 ///
 /// - Time during which the reader itself did not run does not count, so that a job survives when it is suspended as a whole, or
 ///   its machine sleeps.
-/// - A rank that never beat is judged by its process alone, if `pids` names the process. If the process has been stopped or gone for the
-///   detection time, the rank is held dead: it may have come no further than the roster. A process that runs is not held dead, because
-///   its heart may be switched off, or beat in memory that this rank does not see.
-/// - The page is a file in /dev/shm with mode 0600, whose name is derived from the session's key. The name is removed once all ranks
-///   have opened the page, so that nothing is left when the ranks are gone, whatever ended them. If ranks end before all have opened the
-///   page, its name may stay; each new heart removes pages that are older than ten seconds and that no process holds.
+/// - A rank that never beat may have come no further than the roster. It is judged by its process alone, if `pids` names the process. If
+///   the process has been stopped or gone for the detection time, the rank is declared dead. If the process runs, the rank is not, because
+///   its heart may be switched off, or may beat in memory that this rank does not see.
+/// - The page is a file in /dev/shm with mode 0600; its name is derived from the session's key. The name is removed once all ranks have
+///   opened the page, so that nothing is left when the ranks are gone, even if they were killed. If ranks end before all have opened
+///   the page, its name may stay; each new heart removes pages that are older than ten seconds and that no process holds.
 /// - A verdict applies to one process. A newer process of a rank (`options::restarts`) finds the page among the files that the other
 ///   ranks hold open, takes the rank's place on it, and fences the older process. The others watch it once they `expect` it.
 ///
-/// Failure: `start` returns `io`, `unauthenticated` (somebody else's page), `unavailable` (no other rank has the page open),
+/// Failure: `start` returns `io`, `unauthenticated` (another user's page), `unavailable` (no other rank has the page open),
 /// `malformed` or `bad_argument`; the job continues without heartbeats. One thread; only `fenced` may be called from any thread.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
@@ -79,15 +78,15 @@ class heartbeat {
   heartbeat& operator=(const heartbeat&) = delete;
   ~heartbeat();
 
-  /// Why this rank is fenced: others hold it dead, or a newer process has its place; empty if it is not. From any thread. Reads the
-  /// page now, without waiting for the next beat.
+  /// The reason why this rank is fenced: another rank has declared it dead, or a newer process has its place. Empty if it is not fenced.
+  /// From any thread. Reads the page now, without waiting for the next beat.
   std::string fenced() const;
-  /// All watched ranks that are held dead, with the reasons, in the order of their deaths: the first death may have caused the others.
-  /// Without ranks in whose places newer processes are expected.
+  /// All watched ranks that were declared dead, with the reasons, in the order of their deaths: the first death may have caused the others.
+  /// Leaves out ranks for which a newer process is expected.
   std::vector<std::pair<runtime::rank_id, std::string>> lost() const;
-  /// The watched ranks whose hearts have beaten, and that are neither held dead nor have left.
+  /// The watched ranks with hearts that have beaten, except ranks that were declared dead or have left.
   std::vector<runtime::rank_id> living() const;
-  /// How long the loop of a living rank has not turned, as its heart reports; 0: it turns, or that is unknown.
+  /// How long the loop of a living rank has not turned, as its heart reports; 0: it turns, or the time is unknown.
   runtime::time_ns stands_still(runtime::rank_id rank) const;
   /// Announces that this rank's program has returned. The others can read that here before this rank's connections end.
   void say_returned();

@@ -59,7 +59,7 @@ result<job_key> job_key::from_descriptor(int fd) {
 }
 
 result<job_key> job_key::from_file(const std::string& path) {
-  // Open the file first and check it through the descriptor, so that nobody can replace it in between. Non-blocking, so
+  // Open the file first and check it through the descriptor, so that it cannot be replaced between the two steps. Non-blocking, so
   // that a FIFO in its place cannot block the rank.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {

@@ -32,11 +32,11 @@ class job_key {
   static job_key generate();
   /// Reads exactly 32 bytes up to the end of an inherited pipe or memory file. The descriptor is closed either way.
   static runtime::result<job_key> from_descriptor(int fd);
-  /// Reads a file of exactly 32 bytes that belongs to this user and that nobody else may read or write (0600 or 0400).
+  /// Reads a file of exactly 32 bytes that belongs to this user and that only this user may read or write (0600 or 0400).
   static runtime::result<job_key> from_file(const std::string& path);
   /// Reads 64 hexadecimal digits, the form of a key in a launcher's key-value space or a meeting's file.
   static runtime::result<job_key> from_hexadecimal(std::string_view digits);
-  /// The digits that `from_hexadecimal` reads; "" for an empty key. Pass them only where nobody else can read them.
+  /// The digits that `from_hexadecimal` reads; "" for an empty key. Pass them only where no other user can read them.
   std::string hexadecimal() const;
   /// A copy of the key, for a launcher that serves several ranks and for tests.
   job_key duplicate() const noexcept;

@@ -41,7 +41,7 @@ struct rendezvous_options {
   std::uint16_t port = 0;
   int listening_fd = -1;  ///< rank 0 may be given a listening socket; the rendezvous takes it over and closes it
   exposure reach = exposure::loopback_without_key;
-  std::uint32_t max_restarts = 0;  ///< of each rank except rank 0; 0: nobody can join once all have joined
+  std::uint32_t max_restarts = 0;  ///< of each rank except rank 0; 0: no process can join once all have joined
   std::uint32_t restarts = 0;      ///< how many processes held this rank's place before
   /// Rank 0 checks the address in each entry with this, at the join and after restarts, and drops a client if it returns false; null:
   /// rank 0 accepts any address.

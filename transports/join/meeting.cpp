@@ -33,7 +33,7 @@ using runtime::result;
 namespace {
 
 constexpr std::size_t max_file_bytes = 512;
-// The least time for joining, even if rank 0 was found at the last moment: enough for one answer.
+// The least time for joining, even if rank 0 was found at the last moment: enough for one reply.
 constexpr runtime::time_ns shortest_rest_ns = 10'000'000;
 
 error io_fault(const std::string& what, const std::string& path) {
@@ -71,7 +71,8 @@ bool is_private_folder(const std::string& path) {
 
 enum class writer : std::uint8_t { lives, is_gone };
 
-/// The writer holds an exclusive lock on its file as long as it lives; the kernel releases the lock however the writer ends.
+/// The writer holds an exclusive lock on its file as long as it lives. The kernel releases the lock when the writer ends, even if it is
+/// killed.
 writer writer_of(int fd) {
   if (::flock(fd, LOCK_SH | LOCK_NB) != 0) return writer::lives;
   ::flock(fd, LOCK_UN);

@@ -1,5 +1,5 @@
 #pragma once
-/// Finds the address where the ranks of a job meet and the key that they share, even if their launcher gives neither.
+/// Finds the address where the ranks of a job meet, and their common key, even if the launcher gives neither.
 ///
 ///     auto found = find_meeting(from_environment().value(), 30_s);      // may wait for rank 0
 ///     if (!found) return found.reason();
@@ -12,13 +12,13 @@
 ///   loopback without a key other users of the host can join.
 /// - file: rank 0 listens on loopback, makes a fresh key, and writes both to a file of mode 0600 in a folder that only this user can
 ///   enter: PMIX_SERVER_TMPDIR or XDG_RUNTIME_DIR if they are such folders, otherwise /tmp/parley-UID. The other ranks wait for the
-///   file. Rank 0 keeps it locked, so that the others recognise a file that an older job left behind, and removes it in the end.
+///   file. Rank 0 keeps the file locked, so that the others recognise a file that an older job left behind, and finally removes it.
 /// - pmi: rank 0 sends its address and a fresh key through the launcher (pmi.hpp).
 ///
 /// If the user has given a key (PARLEY_KEY_FILE, PARLEY_KEY_FD), the ranks use that key instead of a fresh one.
 ///
 /// Errors are returned within the limit: `timeout` if rank 0's file does not appear, `unauthenticated` if the folder or file belongs
-/// to somebody else or others may read it, `bad_argument` if a second process is rank 0 of the job, `malformed`, `io`, and the errors
+/// to another user or others may read it, `bad_argument` if a second process is rank 0 of the job, `malformed`, `io`, and the errors
 /// of pmi.hpp.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
@@ -45,7 +45,7 @@ class meeting_file {
   static runtime::result<meeting_file> publish(const std::string& path, const std::string& content);
   /// Waits for a file whose writer is alive, and returns its content.
   static runtime::result<std::string> await(const std::string& path, runtime::time_ns limit_ns);
-  /// Removes the file, once nobody needs it any more.
+  /// Removes the file. Call it once all ranks have joined.
   void remove() noexcept;
 
  private:

@@ -16,23 +16,23 @@
 /// there, never from inside a call, and may destroy the rendezvous. No threads. `join` looks up a host *name*, which may
 /// block; addresses from launchers are numeric and need no look-up.
 ///
-/// A rank other than 0 that has died, or was stopped for good, may come back as a new process if `max_restarts` allows it. This
-/// requires a key:
+/// If `max_restarts` allows it, a rank other than 0 that has died, or was declared dead while stopped, may come back as a new
+/// process. This requires a key:
 ///
 ///     meeting.on_member_restarted([&](const member& anew) { ... });      // on all others, after its loss
 ///
 /// With restarts the rendezvous stays open. The new process says how many processes held its place before (`restarts`) and proves that
 /// it holds the key. It then gets the current roster, the session key, and a notice of each rank that is gone. Rank 0 refuses a process
-/// that is not newer than the known one in its place, has been restarted too often, or runs on another host or kind of machine; its join
-/// fails with the reason. If an older process still runs in that place, rank 0 tells it that it is lost: its `on_member_lost` is called
+/// that is not newer than the known one in its place, has been restarted too often, or runs on another host or kind of machine; the join of
+/// a refused process fails with the reason. If an older process still runs in that place, it gets a notice: its `on_member_lost` is called
 /// with its own rank.
 ///
 /// Failure: rank 0 drops garbage, slow, oversized, duplicate or unauthenticated clients, and the rendezvous continues for the
 /// others. A join ends in bounded time: with the roster, or with `timeout` (which ranks never came), `unauthenticated`,
 /// `protocol_version`, `malformed` (two ranks contradict each other), `fenced` (the process in its place is as new or newer),
 /// `bad_argument` (options, or a refused restart), `peer_failed` (rank 0 ended), `unavailable` (the host name has no address) or `io`.
-/// Afterwards the connections stay open as a death watch: rank 0 tells all others when a connection ends without a bye. Each rank
-/// notices when rank 0 itself is lost; later deaths must then be noticed by other means (heartbeat.hpp, ops/job/death_notices.hpp).
+/// Afterwards the connections stay open as a death watch: rank 0 tells all others when a connection ends without a bye. Each rank itself
+/// notices when rank 0 is lost; other means must then detect later deaths (heartbeat.hpp, ops/job/death_notices.hpp).
 /// Cancellation: destroying the object closes everything, and no callback is called any more.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
@@ -77,7 +77,7 @@ class rendezvous {
   /// Once per object. `done` is called once, from the `io_context`.
   void join(member me, join_handler done);
   /// Sets the handler that is called at most once for each process that dies after the join. It gets this rank's own number when
-  /// another process has taken this rank's place. Set it before joining to miss none.
+  /// another process has taken this rank's place. Set it before joining, so that it misses no death.
   void on_member_lost(loss_handler handler);
   /// Sets the handler that is called once for each rank that leaves, with the reason that the rank gave; empty at a normal end. Ranks
   /// other than 0 learn of each other's leaving only while rank 0 is there.
@@ -89,9 +89,9 @@ class rendezvous {
   void hold_dead(const member& dead, const std::string& why);
   /// Says bye and closes; no callback is called afterwards.
   void leave();
-  /// Like `leave()`, with the reason why this rank ends. `told` is called once, possibly from inside this call, when all others have been
-  /// told or nobody is there to tell them. Keep this process's other connections open until then: a rank that saw them break earlier would
-  /// not know why.
+  /// Like `leave()`, with the reason why this rank ends. `told` is called once, possibly from inside this call: when all others have the
+  /// reason, or when rank 0, which would pass it on, is gone. Keep this process's other connections open until then: a rank that saw them
+  /// break earlier would not know why.
   void leave(const runtime::root_cause& why, const std::function<void()>& told);
 
   /// What this rank waits for before its join can end, in words: `ranks 1 and 2 of 4 to come to 127.0.0.1:4711`, `rank 0 to answer at …`.

@@ -153,7 +153,7 @@ std::optional<error> rendezvous_core::fault_of_options() const {
                                          " of at most " + std::to_string(o.max_restarts) +
                                          "; rank 0 cannot be started anew at all");
   }
-  // Without a key, anybody who can reach rank 0 could take a rank's place at any time while the job runs.
+  // Without a key, any process that can reach rank 0 could take a rank's place at any time while the job runs.
   if (o.max_restarts > 0 && key_.empty()) {
     return error(errc::unauthenticated, "a job whose ranks may restart needs a key; set PARLEY_KEY_FILE on "
                                         "every rank to a 0600 file with 32 random bytes");

@@ -86,7 +86,7 @@ class rendezvous_core : public stream_owner, public std::enable_shared_from_this
   /// From now on reports nothing to the program. Connections stay open.
   void drop_handlers();
 
-  // Each of these calls a copy of a handler, because the handler may destroy the rendezvous, which drops all handlers.
+  // Each of these functions calls a copy of a handler, because the handler may destroy the rendezvous, which drops all handlers.
   void lose(runtime::rank_id rank, const std::string& why) {
     if (const auto handler = handlers_.lost) handler(rank, why);
   }

@@ -92,7 +92,7 @@ void rendezvous_guest::on_end(stream& from, const std::string& why) {
   if (at_ == phase::leaving) return std::exchange(told_, nullptr)();
   if (at_ == phase::joined) {
     lose(0, died(0, why));
-    // A machine that stops takes all its ranks with it, and nobody is left to report the other ranks of rank 0's host.
+    // If rank 0's machine has stopped, all its ranks are gone, and no process there can report the others. So this rank reports them.
     if (!from.fell_silent()) return;
     for (const rank_id rank : beside_rank_0_) lose(rank, died(rank, why));
     return;
@@ -144,7 +144,7 @@ std::string rendezvous_guest::awaited() const {
 
 void rendezvous_guest::connected(error_code refused) {
   error_code gone;
-  // The kernel picks ports for outgoing connections from a range. If rank 0's port is in that range and nobody listens
+  // The kernel picks ports for outgoing connections from a range. If rank 0's port is in that range and no process listens
   // there, the kernel may have connected this socket to itself.
   const bool itself = !refused && connecting_.local_endpoint(gone) == connecting_.remote_endpoint(gone);
   if (refused || gone || itself) {

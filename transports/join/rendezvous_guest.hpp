@@ -2,7 +2,7 @@
 /// Any rank except rank 0 in a rendezvous. It connects to rank 0, proves that it holds the key and waits for the roster. Then
 /// rank 0 tells it which ranks are lost, leave or come back. Internal to transports.
 ///
-/// rendezvous_core.hpp shows how to use it; rendezvous_wire.hpp has the order of frames. Until rank 0 has answered, the
+/// rendezvous_core.hpp shows how to use it; rendezvous_wire.hpp has the order of frames. Until rank 0 has replied, the
 /// guest keeps trying to connect, because rank 0 may start later.
 #include <parley/transports/join/rendezvous_core.hpp>
 
@@ -37,7 +37,7 @@ class rendezvous_guest final : public rendezvous_core {
 
  private:
   enum class phase {
-    greeting,  ///< rank 0 has not answered yet
+    greeting,  ///< rank 0 has not replied yet
     waiting,   ///< for the roster
     joined,
     leaving,  ///< has said bye with an error; waits until rank 0 has told the others
@@ -71,7 +71,7 @@ class rendezvous_guest final : public rendezvous_core {
   std::size_t longest_roster() const { return 16 + options_.world_size * wire::max_member_bytes; }
 
   stream::socket connecting_;
-  boost::asio::steady_timer pause_;  ///< before the next connection, or until rank 0 must have answered on this one
+  boost::asio::steady_timer pause_;  ///< before the next connection, or until rank 0 must have replied on this one
   boost::asio::ip::tcp::endpoint host_at_;
   std::shared_ptr<stream> link_;
   phase at_ = phase::greeting;

@@ -80,8 +80,8 @@ void rendezvous_host::on_frame(stream& from, const incoming& frame) {
   }
 }
 
-// A machine that stops takes all its ranks with it. Rank 0 first reports all of them to the other ranks, and then to its own
-// program, because the program may end rank 0 at the first report.
+// If a machine stops, all its ranks are gone. Rank 0 first reports all of them to the other ranks, and then to its own program,
+// because the program may end rank 0 at the first report.
 void rendezvous_host::on_end(stream& from, const std::string& why) {
   auto& c = static_cast<client&>(from);
   std::vector<rank_id> with_it;
@@ -106,8 +106,8 @@ result<> rendezvous_host::bind() {
   auto at = resolve();
   if (!at) return at.reason();
   error_code fault;
-  // A machine's own hosts file often maps the machine's name to loopback. Other machines find another address for that name
-  // and must be able to connect, so listen on all addresses.
+  // A machine's own hosts file often maps the machine's name to loopback. Other machines get another address for that name
+  // and must be able to connect there, so listen on all addresses.
   asio::ip::make_address(options_.host, fault);
   const bool by_name = bool(fault) && options_.host != "localhost";
   if (by_name && at->address().is_loopback() && !key_.empty()) at = endpoint(asio::ip::tcp::v4(), options_.port);
@@ -304,7 +304,7 @@ void rendezvous_host::complete() {
   succeed(std::move(members), digest);
 }
 
-// Reports the end of the older process first, to ranks that think it is alive, and then the new process.
+// First reports the end of the older process, because other ranks may think that it is alive, and then the new process.
 void rendezvous_host::take_back(client& c, const member& anew) {
   if (const auto why = refuse(c.said)) return reject(c, *why);  // check again: another client may have been faster
   const member& before = roster_[anew.rank];
@@ -326,7 +326,7 @@ void rendezvous_host::take_back(client& c, const member& anew) {
   meet_again(anew);
 }
 
-// Accepts the report only from a process on the same host: only such a process can see that another one was stopped.
+// Accepts the report only from a process on the dead process's host: only such a process can see that another process was stopped.
 void rendezvous_host::hear_of_death(const client& c, std::span<const std::byte> payload) {
   wire::scanner in(payload);
   const auto rank = in.number<rank_id>();
@@ -344,7 +344,7 @@ void rendezvous_host::let_go(client& c, std::span<const std::byte> payload) {
   const rank_id rank = c.said.rank;
   const runtime::root_cause why = read_farewell(in).value_or(runtime::root_cause{rank, {}});
   const bool is_new = announce(wire::type::left, rank, wire::writer().number(rank).raw(farewell(why)).take());
-  // A rank that leaves with an error waits until rank 0 closes its connection, which means that the others have been told.
+  // A rank that leaves with an error waits until rank 0 closes its connection. By then the others have the error.
   if (!why.what.empty()) drop(c, {});
   if (is_new) part_with(rank, why);
 }

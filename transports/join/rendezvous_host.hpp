@@ -106,15 +106,16 @@ class rendezvous_host final : public rendezvous_core {
   void reject(client& c, const refused& r);
   void drop(client& c, const std::string& why);
   void note(const client& c, const std::string& why);
-  /// Called when a connection is over. Reports a loss, or only counts the client, depending on how far it had come.
+  /// Called when a connection has ended. Reports a loss if all ranks had joined and the client held a rank's place; otherwise only counts
+  /// the client.
   void forget(client& c, const std::string& why);
 
   /// The payload of `lost`.
   static wire::bytes notice(runtime::rank_id rank, const std::string& why) {
     return wire::writer().number(rank).text(shortened(why)).take();
   }
-  /// Takes the place of `rank` from its process. Tells all ranks, and that process if it still listens. False if the rank
-  /// was gone before.
+  /// Declares the process of `rank` gone. Tells all ranks, and that process if it still listens. False if the rank was gone
+  /// before.
   bool end(runtime::rank_id rank, const std::string& why);
   /// Tells all ranks that a rank is gone, and later each process that comes back. False if the rank was gone before.
   bool announce(wire::type what, runtime::rank_id rank, wire::bytes words);

@@ -114,8 +114,8 @@ void stream::push(std::shared_ptr<const wire::bytes> part) {
   if (open_ && !watching_) watch();
 }
 
-// Writes as much as the kernel accepts before it returns, so that a last frame is sent even if nobody runs the io_context
-// afterwards.
+// Writes as much as the kernel accepts before it returns, so that a last frame is sent even if the program does not run the
+// io_context afterwards.
 void stream::write() {
   while (open_ && !outgoing_.empty()) {
     const auto& part = *outgoing_.front();

@@ -63,9 +63,9 @@ class stream : public std::enable_shared_from_this<stream> {
   void close();
 
   bool open() const { return open_; }
-  /// True if the stream ended because the other host fell silent, not because that host's kernel ended the connection.
+  /// True if the stream ended because the other host stopped replying; false if that host's kernel ended the connection.
   bool fell_silent() const { return fell_silent_; }
-  /// True if the other host has been silent for longer than a live one would be.
+  /// True if the other host has been silent for longer than a live host would be.
   bool seems_silent();
   int descriptor() { return open_ ? socket_.native_handle() : -1; }
   const std::string& peer() const { return peer_; }

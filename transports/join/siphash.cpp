@@ -57,7 +57,7 @@ std::uint64_t siphash::tag(std::span<const std::byte> first, std::span<const std
 }
 
 bool siphash::verify(std::uint64_t claimed, std::span<const std::byte> first, std::span<const std::byte> second) {
-  return (tag(first, second) ^ claimed) == 0;  // comparing whole words takes the same time wherever they differ
+  return (tag(first, second) ^ claimed) == 0;  // takes the same time for every difference
 }
 
 }  // namespace parley::transports

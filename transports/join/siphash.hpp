@@ -1,5 +1,5 @@
 #pragma once
-/// SipHash-2-4 with tags of 8 bytes: shows that the sender of a control frame holds the session's key.
+/// SipHash-2-4 with tags of 8 bytes. A tag proves that the sender of a control frame holds the session's key.
 ///
 ///     siphash keyed(session_key);                                   // 16 bytes
 ///     std::uint64_t tag = keyed.tag(frame_header, frame_payload);   // of both, one after the other

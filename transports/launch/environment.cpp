@@ -59,7 +59,7 @@ class reader {
   }
 
  private:
-  /// A value may come from anywhere and ends up in a message for people. It must not control their terminal, nor fill it.
+  /// A value may come from anywhere and appears in a message for people. This keeps it from controlling or filling their terminal.
   static std::string shown(std::string value) {
     constexpr std::size_t most = 200;
     if (value.size() > most) value = value.substr(0, most) + "...";
@@ -83,7 +83,7 @@ struct dialect {
   const char* identity[4];
 };
 
-/// The launchers that are usually innermost come first: srun starts mpirun or torchrun more often than the other way round.
+/// Launchers that are usually innermost come first: srun starts mpirun or torchrun more often than they start srun.
 constexpr dialect dialects[] = {
     {launcher_kind::parley_run,
      "parley",
@@ -293,7 +293,7 @@ void read_restarts(reader& in, placement& place) {
     in.complain(variable::max_restarts, "PARLEY_RENDEZVOUS must be set beside it, as a rank that comes back needs it");
 }
 
-/// Complains if two launchers give this process different ranks in worlds of the same size: either may be meant.
+/// Complains if two launchers give this process different ranks in worlds of the same size, because it is unclear which of them counts.
 void compare(reader& in, const dialect& counts, const placement& place, const dialect& other) {
   const variable_lookup& look = in.lookup();
   reader quiet(look);

@@ -100,7 +100,7 @@ class line_sink {
   bool empty() const { return waiting_.empty(); }
   /// True if the launcher should stop reading lines for this sink for now.
   bool full() const { return waiting_.size() >= max_line_bytes; }
-  /// The errno with which a write failed, so that lines were lost; 0: no write failed, or only because the reader was gone.
+  /// The errno of a failed write, which lost lines. 0: no write failed, except because the reader was gone.
   int failed() const { return failed_; }
   void put(std::string_view lines) {
     waiting_ += lines;
@@ -117,7 +117,7 @@ class line_sink {
       } else if (errno == EAGAIN) {
         break;  // another process that shares it was faster
       } else if (errno != EINTR) {
-        if (errno != EPIPE && failed_ == 0) failed_ = errno;  // a reader may go when it has seen enough
+        if (errno != EPIPE && failed_ == 0) failed_ = errno;  // a reader may leave when it has seen enough
         written = waiting_.size();
       }
     }
@@ -228,8 +228,8 @@ std::string end_text(const rank_end& end) {
   return "exited with status " + std::to_string(end.code);
 }
 
-/// A folder of this job alone, where UCX in its ranks creates its shared-memory files. UCX removes each file soon, but fills it first. If
-/// a rank is killed in between, the file is removed with the folder.
+/// A folder of this job alone, in which the ranks' UCX creates its shared-memory files. UCX fills each file and then soon removes it. If a
+/// rank is killed in between, the file is removed with the folder.
 class memory_folder {
  public:
   memory_folder() = default;
@@ -305,8 +305,9 @@ class guard {
     // If the guard is gone, the job continues without it.
     [[maybe_unused]] const ssize_t told = ::send(mine_.get(), &n, sizeof n, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
-  /// Makes only calls that are safe after a fork. Closes all other descriptors, because others wait for some of them to be closed. Leaves
-  /// the launcher's process group and blocks signals, so that no signal of the terminal or to a group ends it.
+  /// The guard's own process. Makes only calls that are safe after a fork. Closes all other descriptors, because other processes wait until
+  /// some of them are closed. Leaves the launcher's process group and blocks signals, so that neither the terminal's signals nor signals to
+  /// the group end it.
   [[noreturn]] static void watch(int from, pid_t* groups, const char* folder) {
     ::setpgid(0, 0);
     ::prctl(PR_SET_NAME, "parley-guard");
@@ -464,7 +465,7 @@ class job {
     for (char** entry = environ; *entry != nullptr; ++entry) {
       const std::string_view text = *entry;
       const std::string_view name = text.substr(0, text.find('='));
-      // Leave out variables that give this process a place in an outer job: the ranks have none there.
+      // Leave out variables that give this process a place in an outer job: the ranks are not part of that job.
       if (!replaced(name) && !tells_place(name, outer)) all.emplace_back(text);
     }
     for (const auto& [name, value] : options_.environment) all.push_back(name + "=" + value);
@@ -681,7 +682,7 @@ class job {
     return !data->empty();
   }
 
-  /// Forwards what is left in the pipe of a rank that has ended. Bounded, because another process may still write into the pipe.
+  /// Forwards the rest of the output in the pipe of a rank that has ended. Bounded, because another process may still write into the pipe.
   void forward_rest(rank_id rank, line_source& source) {
     for (int reads = 0; reads < 64 && source.from.open() && forward(rank, source); ++reads) {}
   }

@@ -8,14 +8,14 @@
 ///     return launch(options).status;       // 0, 1: a rank failed, 2: the program could not be started
 ///
 /// Each rank gets PARLEY_RANK, PARLEY_WORLD, PARLEY_LOCAL_*, PARLEY_RENDEZVOUS, PARLEY_JOB and a fresh job key, through an inherited
-/// pipe whose number is PARLEY_KEY_FD. Rank 0 inherits the listening socket itself (PARLEY_RENDEZVOUS_FD), so that nobody can take the
-/// port in between. Standard input is empty unless `input` is given. Output is forwarded in whole lines.
+/// pipe whose number is PARLEY_KEY_FD. Rank 0 inherits the listening socket itself (PARLEY_RENDEZVOUS_FD), so that no other process can
+/// take the port in between. Standard input is empty unless `input` is given. Output is forwarded in whole lines.
 ///
 /// Failure: when a rank exits with another status than 0, or by a signal, the launcher reports that. The others have `grace_ns` to
 /// notice and to print their own errors; then they get SIGTERM, and SIGKILL `kill_after_ns` later. SIGINT, SIGTERM and SIGHUP to the
-/// launcher end the job without the grace: the ranks get SIGINT after SIGINT and else SIGTERM, then SIGKILL. SIGUSR1 is passed on to
-/// the ranks. Ranks die with the launcher, even if it is killed. The same holds for processes that a rank starts
-/// (`sh -c './rank | tee log'`), as long as they stay in its process group: they end with the rank or with the launcher.
+/// launcher end the job without the grace: the ranks get SIGINT after SIGINT, otherwise SIGTERM, and then SIGKILL. SIGUSR1 is passed on to
+/// the ranks. Ranks die with the launcher, even if it is killed. Processes that a rank starts (`sh -c './rank | tee log'`) end with the
+/// rank or with the launcher, as long as they stay in the rank's process group.
 ///
 /// With `restarts`, a rank other than 0 that fails while rank 0 runs is started again instead, up to that many times for all ranks
 /// together. It gets PARLEY_RESTART_COUNT, all ranks get PARLEY_MAX_RESTARTS, and the rendezvous stays open for it (rendezvous.hpp).
@@ -25,8 +25,8 @@
 /// key comes from PARLEY_KEY_FILE or from standard input (`told_by_input`), rank 0 listens at `rendezvous` itself, and PARLEY_JOB is not
 /// set. When ranks of one host end, the ranks of the other hosts notice that themselves. No restarts.
 ///
-/// Blocks until all ranks have ended; call it from a process with one thread. Meanwhile it blocks SIGINT, SIGTERM and SIGHUP, except
-/// those that the caller ignores, SIGUSR1 unless the caller handles or ignores it, and SIGCHLD. Afterwards it restores the mask.
+/// Blocks until all ranks have ended; call it from a process with one thread. Until it returns, it blocks SIGCHLD; SIGINT, SIGTERM and
+/// SIGHUP, except those that the caller ignores; and SIGUSR1, unless the caller handles or ignores it. Then it restores the mask.
 #include <parley/identifiers.hpp>
 
 #include <cstddef>

@@ -34,14 +34,14 @@ std::optional<std::string> field(std::string_view line, std::string_view name) {
   return std::nullopt;
 }
 
-/// Sends one question after another and waits for each answer, within one time limit.
+/// Sends one request after another and waits for each reply, within one time limit.
 class conversation {
  public:
   conversation(int fd, runtime::time_ns limit_ns)
       : fd_(fd), until_(std::chrono::steady_clock::now() + std::chrono::nanoseconds(limit_ns)),
         limit_(std::to_string(limit_ns / 1'000'000) + " ms") {}
 
-  /// Returns the answer's line, which must contain cmd=`kind`, and rc=0 if it contains rc at all.
+  /// Returns the reply's line, which must contain cmd=`kind`, and rc=0 if it contains rc at all.
   result<std::string> ask(const std::string& question, std::string_view kind) {
     step_ = question.substr(0, question.find(' '));
     const auto said = write(question + "\n");

@@ -41,9 +41,9 @@ class nccl_library {
   /// For instance 22809 for 2.28.9.
   virtual int version() const noexcept = 0;
 
-  /// Loads NCCL's kernels on the device, once, and waits until that is done. CUDA loads kernels only when the device is idle, and holds
-  /// locks meanwhile: if a stream then waits for a message that this rank's thread must bring, both wait for ever. So call this before
-  /// any such wait. It reports no errors; `connect` does.
+  /// Loads NCCL's kernels on the device, once, and waits until they are loaded. CUDA loads kernels only when the device is idle, and holds
+  /// locks until then: if a stream waits for a message that this rank's thread must receive, both wait for ever. So call this before any
+  /// such wait. It reports no errors; `connect` does.
   virtual void prepare(int device) noexcept = 0;
   virtual runtime::result<nccl_id> make_id() = 0;
   /// Begins to connect. Every member calls it with the same id and its own place.
@@ -55,11 +55,11 @@ class nccl_library {
                                 CUstream_st* stream) noexcept = 0;
   /// The sum of the members' floats, in place.
   virtual runtime::errc sum_floats(std::span<std::byte> data, nccl_communicator c, CUstream_st* stream) noexcept = 0;
-  /// Becomes true once an aborted communicator will put nothing more into a stream; null: that is so already.
+  /// Becomes true once an aborted communicator will put nothing more into a stream. Null: it already puts nothing more.
   using nothing_more = std::shared_ptr<const std::atomic<bool>>;
-  /// Ends the communicator and its work on the device, in whatever state it is. All members must call it; no call waits for another
-  /// member or for the end. The communicator's memory is freed in the background, when the process ends at the latest. If NCCL was still
-  /// connecting for a call, it may yet put that call into its stream, within 40 s at most.
+  /// Ends the communicator and its work on the device, in any state. All members must call it; no call waits for another member or for the
+  /// end. The communicator's memory is freed in the background, when the process ends at the latest. If NCCL was still connecting for a
+  /// call, it may put that call into its stream up to 40 s later.
   virtual nothing_more abort(nccl_communicator c) noexcept = 0;
 
   virtual std::string fault() const = 0;

@@ -326,8 +326,8 @@ void nccl_pairs::ended(transfer& t, errc outcome) noexcept {
   if (done != nullptr) done->on_end(*done, outcome);
 }
 
-// Ends the transfers of a broken pair that never entered the stream. `late` may have entered it before `nothing_more` became true:
-// it is marked first, and ends with its mark.
+// Ends the transfers of a broken pair that never entered the stream. The transfer `late` may have entered the stream before `nothing_more`
+// became true, so it gets a mark first, and ends with that mark.
 bool nccl_pairs::end_unmarked(pair& p) noexcept {
   bool any = false;
   if (p.late != nullptr && (p.nothing_more == nullptr || p.nothing_more->load())) {
@@ -357,7 +357,8 @@ void nccl_pairs::break_off(pair& p, errc why, const std::string& text, tell_peer
   p.early.clear();
   p.late = called ? p.waiting.front().get() : nullptr;
   p.in_flight.splice(p.in_flight.end(), p.waiting);
-  // NCCL frees its memory and its kernels end only when no stream waits for a message, so release the streams that wait for these.
+  // NCCL's kernels end, and NCCL frees its memory, only when no stream waits for a message. So release the streams that wait for these
+  // transfers.
   if (p.reads) {
     for (const auto& t : p.in_flight) copies_.give_up_on(t->memory, why);
   }

@@ -6,16 +6,15 @@
 ///     errc started = pairs.get(owner, {.region = 3, .address = a, .bytes = n}, into, &done);
 ///
 /// Each pair of reader and owner has a communicator of two members. The reader makes it, from a fresh id, when it first needs
-/// it. NCCL has no tags and no headers, so the owner must send in the order in which the reader receives: the reader numbers
-/// its requests, and the owner sends in the order of the numbers, whatever order the requests arrive in. So the two ends stay
-/// matched in whatever order users post their receives. Requests are remote input: the owner sends only memory that `allowed`
-/// permits.
+/// it. NCCL has no tags and no headers, so the owner must send in the order in which the reader receives. The reader numbers
+/// its requests, and the owner sends in the order of these numbers, even if the requests arrive in another order. So the two ends
+/// stay matched for every order in which users post receives. Requests are remote input: the owner sends only memory that
+/// `allowed` permits.
 ///
-/// Work that is enqueued for a peer which never does its part would occupy the GPU for ever. So both ends abort a
-/// communicator that has not moved for `patience_ns`, whose peer has died, or one of whose transfers is cancelled. All its
-/// transfers in flight then end with an error; the next request makes a new communicator. Messages use the channel `devices`
-/// of the link below, which may reorder them and delivers each at most once. One thread; destroy it before the link and the
-/// copies.
+/// If a peer never does its part, the work enqueued for it would occupy the GPU for ever. So both ends abort a communicator if it
+/// has not moved for `patience_ns`, if its peer has died, or if one of its transfers is cancelled. All its transfers in flight
+/// then end with an error; the next request makes a new communicator. Messages use the channel `devices` of the link below, which
+/// may reorder them and delivers each at most once. One thread; destroy it before the link and the copies.
 #include <parley/cuda_copies.hpp>
 #include <parley/runtime/time/poller.hpp>
 #include <parley/runtime/wire/link.hpp>

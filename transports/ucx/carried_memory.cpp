@@ -271,7 +271,7 @@ void carried_memory::on_fence(const message& m, arrival&& arrived) {
 
 void carried_memory::answer_fences(rank_id from) {
   for (;;) {
-    const auto its = landings_.find(from);  // looked up each time: `take_` may have given that rank up
+    const auto its = landings_.find(from);  // looked up each time, because `take_` may have given that rank up
     if (its == landings_.end()) return;
     const auto done = its->second.take_done();
     if (!done) return;
@@ -288,7 +288,7 @@ void carried_memory::answer_fence(rank_id from, std::uint64_t asked, errc outcom
   // `cancelled` is reserved for operations that the origin itself cancelled.
   answer.outcome = static_cast<std::uint64_t>(outcome == errc::cancelled ? errc::unavailable : outcome);
   answer.request = asked;
-  static_cast<void>(say(from, answer));  // a peer that is gone needs no answer
+  static_cast<void>(say(from, answer));  // a peer that is gone needs no reply
 }
 
 // The origin.
@@ -381,7 +381,7 @@ void carried_memory::end(std::uint64_t id, errc outcome) noexcept {
   if (ended->done != nullptr) ended->done->on_end(*ended->done, outcome == errc::pending ? errc::malformed : outcome);
 }
 
-// Once the answer to a get has arrived, the link fetches its payload, so the link must stop that fetch.
+// Once the reply to a get has arrived, the link fetches its payload, so the link must stop that fetch.
 void carried_memory::stop(const completion& pending, void (runtime::link::*how)(completion&)) noexcept {
   for (auto& [id, asked] : requests_) {
     if (asked->done != &pending) continue;

@@ -1,6 +1,6 @@
 #pragma once
 /// Puts, gets and fences sent as messages, for peers whose memory the transport cannot reach directly. When peers may fail, UCX
-/// emulates one-sided transfers between the ranks of one host: it sends pieces of 8 KiB, waits for an answer to each, and writes to
+/// emulates one-sided transfers between the ranks of one host: it sends pieces of 8 KiB, waits for a reply to each, and writes to
 /// any address that a message names. Here they are sent like any other message, so that a put is as fast as a send, and the target
 /// checks each one.
 ///
@@ -15,7 +15,7 @@
 /// later fences fail. A put that arrives after its memory was withdrawn changes nothing and fails no fence: the origin made no
 /// mistake, and the target knows that it withdrew the memory. A fence may carry a message, which the target's link hands over once
 /// the puts have landed. Each process of an origin numbers its own puts, so that a put of a restarted process is never counted as one
-/// of an earlier process. Puts cannot be cancelled; a cancelled get ends when its answer arrives. Puts and gets need the target to
+/// of an earlier process. Puts cannot be cancelled; a cancelled get ends when its reply arrives. Puts and gets need the target to
 /// poll. If the peer fails, all pending operations end with `peer_failed`.
 #include <parley/runtime/wire/link.hpp>
 
@@ -85,7 +85,7 @@ class carried_memory final : public runtime::link::handler {
   /// Hands an arrival to the handler of its channel.
   using take_function = std::function<void(channel, runtime::arrival&&)>;
 
-  /// Listens on channel `on` of `by`, which nothing else may use. `by` must outlive this object. `take` receives messages that came
+  /// Listens on channel `on` of `by`, which must have no other user. `by` must outlive this object. `take` receives messages that came
   /// with a fence. `restarts`: how often this rank's process was restarted.
   carried_memory(runtime::link& by, channel on, take_function take, std::uint32_t restarts = 0);
   ~carried_memory();
@@ -108,7 +108,7 @@ class carried_memory final : public runtime::link::handler {
   void cancel(const completion& pending) noexcept { stop(pending, &runtime::link::cancel); }
   void abandon(const completion& pending) noexcept { stop(pending, &runtime::link::abandon); }
 
-  /// Called when the link ends. Sends nothing more; requests that wait for an answer end with `closed`.
+  /// Called when the link ends. Sends nothing more; requests that wait for a reply end with `closed`.
   void close() noexcept;
   /// Called from `poll`, after the link has ended all its operations with that peer.
   void on_peer_failed(rank_id peer) noexcept;
@@ -132,7 +132,7 @@ class carried_memory final : public runtime::link::handler {
   };
   /// A peer's put or get in flight on this rank's memory.
   struct visit;
-  /// A get or fence that waits for a peer's answer.
+  /// A get or fence that waits for a peer's reply.
   struct request;
   static constexpr std::size_t most_visits =
       4'096;  // in flight at one time: limits how much peers can make this rank keep

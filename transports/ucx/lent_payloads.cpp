@@ -52,10 +52,10 @@ struct lent_payloads::message {
   std::uint64_t number = 0;
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t guard = 0;   ///< the address of a word that is `number` while the loan stands
+  std::uint64_t guard = 0;   ///< the address of a word that is `number` while the loan is valid
   std::uint64_t on = 0;      ///< the channel of the lent message; this message's payload is the header of the lent one
   std::int64_t process = 0;  ///< in a question: the asker's process id
-  std::uint64_t token = 0;   ///< in a question: the number that stands at `address`
+  std::uint64_t token = 0;   ///< in a question: the number at `address`
 };
 
 struct lent_payloads::loan : completion {
@@ -148,7 +148,7 @@ errc lent_payloads::lend(rank_id to, channel on, std::span<const std::byte> head
   return errc::pending;
 }
 
-// The fence orders this before whatever the next user of the memory writes.
+// The fence orders this before later writes of the memory's next user.
 void lent_payloads::take_back(loan& l) noexcept {
   l.guard = 0;
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -186,7 +186,7 @@ bool lent_payloads::copy_on(reading& r) noexcept {
   switch (read_memory(r.process, r.address + r.copied, r.into.subspan(r.copied, next), r.guard, r.number)) {
     case read_outcome::read: break;
     case read_outcome::taken_back: r.failed = errc::send_failed; return false;
-    case read_outcome::gone:  // the link will detect the failure, or hear why, e.g. that this rank was declared dead
+    case read_outcome::gone:  // the link will detect the failure, or learn why (such as: this rank was declared dead)
       r.now = reading::stage::awaiting;
       return true;
     case read_outcome::unreadable: {
@@ -299,7 +299,8 @@ const completion* lent_payloads::behind(const completion* done) const noexcept {
 }
 
 void lent_payloads::on_peer_failed(rank_id peer) noexcept {
-  // The link ends what it sends or fetches itself. A completion may start and end other operations, so each search starts over.
+  // The link itself ends the operations that it sends or fetches. A completion may start and end other operations, so each search starts
+  // over.
   const auto lent_to = [&](const auto& entry) { return entry.second->to == peer && !entry.second->sending; };
   for (auto l = std::find_if(loans_.begin(), loans_.end(), lent_to); l != loans_.end();
        l = std::find_if(loans_.begin(), loans_.end(), lent_to))

@@ -15,11 +15,11 @@
 /// Until the peer has answered, every payload is lent. A peer that has not polled yet may compute for a long time, and UCX cannot take a
 /// send back: its call would outlast its timeout by as much. A loan can be taken back at once. The peer asks for what it cannot read.
 ///
-/// A loan ends when its receiver says that it has read or dropped the payload, when the receiver fails, or when the sender takes the
-/// loan back. The sender takes it back at once, without asking: after each piece the receiver reads a guard word that says whether
-/// the loan still stood, so that it never mistakes later contents of that memory for the payload. The kernel cannot read some memory,
-/// such as memory that some devices map. The receiver then asks for the payload, and the sender sends it through the link. A peer
-/// to which this has happened a few times is lent nothing more.
+/// A loan ends when its receiver reports that it has read or dropped the payload, when the receiver fails, or when the sender takes the
+/// loan back. The sender can take it back at once, without a message: after each piece the receiver reads a guard word that says whether
+/// the loan was still valid, so that it never mistakes later contents of that memory for the payload. The kernel cannot read some memory,
+/// such as memory that some devices map. The receiver then asks for the payload, and the sender sends it through the link. After a few
+/// such cases the sender lends that peer nothing more.
 #include <parley/runtime/wire/link.hpp>
 
 #include <atomic>
@@ -51,7 +51,7 @@ class lent_payloads final : public runtime::link::handler {
     std::size_t up_to = 4U << 20;
     /// `from` where ranks share cores: there the lender waits until the receiver is scheduled.
     static constexpr std::size_t from_on_shared_cores = 512U << 10;
-    std::size_t piece = 1U << 20;  ///< bytes read at a time; this rank does nothing else meanwhile
+    std::size_t piece = 1U << 20;  ///< bytes read at a time; this rank does nothing else while it reads them
     std::uint32_t restarts = 0;    ///< how often this rank's process was restarted
   };
 
@@ -78,7 +78,7 @@ class lent_payloads final : public runtime::link::handler {
   /// As `link::cancel`; returns whether `pending` is an operation of this object. After `abandon`, its memory is not touched any more.
   bool cancel(const completion& pending) noexcept { return stop(pending, false); }
   bool abandon(const completion& pending) noexcept { return stop(pending, true); }
-  /// Abandons all operations for whose completions `such` holds.
+  /// Abandons all operations for which `such(completion)` is true.
   void abandon_all(const std::function<bool(const completion*)>& such);
   bool working() const noexcept { return !over_.empty() || !copying_.empty(); }
   /// Calls the completions of cancelled operations and copies the next piece.
@@ -90,8 +90,8 @@ class lent_payloads final : public runtime::link::handler {
   /// The user's completion for an operation that this object started on the link; any other `done` is returned unchanged.
   const completion* behind(const completion* done) const noexcept;
   void on_peer_failed(rank_id peer) noexcept;
-  /// Makes loans that the peer has not read yet unreadable, so that their memory may be reused as soon as somebody learns that the
-  /// peer failed, before the link has buried it.
+  /// Takes back the loans that the peer has not read yet. So an op may reuse their memory as soon as it learns that the peer failed, even
+  /// before the link has buried the peer.
   void take_back_from(rank_id peer) noexcept;
   /// From now on accepts messages of `peer` only from its process after `restarts` restarts.
   void expect(rank_id peer, std::uint32_t restarts);

@@ -9,7 +9,7 @@
 namespace parley::transports {
 namespace {
 
-/// How long a dying connection waits for its peer's last words, and how often it asks whether they are still due.
+/// How long a dying connection waits for its peer's last words, and how often it checks whether they are still due.
 constexpr std::chrono::milliseconds longest_silence{1000};
 constexpr std::chrono::milliseconds silence_looked_at{2};
 
@@ -52,7 +52,7 @@ void ucx_connections::introduce(rank_id peer, std::span<const std::byte> address
 }
 
 runtime::errc ucx_connections::make_endpoint(ucx_connection& to) {
-  if (to.stage_ >= stage::connected) return errc::peer_failed;  // broken, whether it is buried yet or not
+  if (to.stage_ >= stage::connected) return errc::peer_failed;  // broken, even if it is not buried yet
   if (to.stage_ == stage::unknown) return errc::bad_argument;
   ucp_ep_params_t params{};
   params.field_mask =

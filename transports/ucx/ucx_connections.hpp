@@ -116,7 +116,7 @@ class ucx_connections {
   bool break_off_reported();
   bool any_dying() const noexcept { return !dying_.empty(); }
   std::vector<rank_id> take_dying() noexcept { return std::exchange(dying_, {}); }
-  /// For a connection from `take_dying`: true if its burial must wait. If so, puts it back among the dying ones.
+  /// For a connection from `take_dying`: true if its burial must wait. Then puts it back among the dying connections.
   bool goes_on_dying(ucx_connection& taken, bool has_unended);
   void bury(ucx_connection& dead) noexcept { dead.stage_ = stage::failed; }
   /// As `ucx_link::ask_for_last_words`.

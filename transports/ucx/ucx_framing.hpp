@@ -2,8 +2,8 @@
 /// How ucx_link frames a message as an active message of UCX. Internal to transports/.
 ///
 /// A message that fits into an `arrival` is `plain`: its header and its payload. A larger message also names the process
-/// that sent it, after its header, because UCX does not say which process a rendezvous comes from. The receiver must
-/// know that when a peer dies, or has died and come back. Each kind has its own AM ids, so that small messages pay
+/// that sent it, after its header, because UCX does not say which process a rendezvous comes from. The receiver needs the
+/// process when a peer dies, or has died and come back. Each kind has its own AM ids, so that small messages pay
 /// nothing for this.
 #include <parley/runtime/wire/link.hpp>
 

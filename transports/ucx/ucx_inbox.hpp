@@ -34,8 +34,8 @@ class ucx_inbox {
     std::construct_at(&next.message, parts...);
   }
   bool empty() const noexcept { return first_ == end_; }
-  /// Hands over the messages that are here now. Messages that arrive meanwhile wait for the next call; otherwise a handler
-  /// that sends to its own rank could keep this function from ever returning.
+  /// Hands over the messages that are here now. Messages that arrive during the call wait for the next call; otherwise a
+  /// handler that sends to its own rank could keep this function from ever returning.
   template <class Handler>
   void deliver(Handler&& to) {
     const std::size_t until = end_;

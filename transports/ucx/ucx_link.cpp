@@ -33,8 +33,8 @@ using runtime::errc;
 using runtime::link;
 using runtime::rank_id;
 
-// How long `abandon` waits for UCX to end an operation with a peer that lives. Few programs compute for longer between two calls, and no rank
-// may wait for ever for a process that is stopped.
+// How long `abandon` waits for UCX to end an operation with a living peer. Few programs compute for longer between two calls, and a rank
+// must not wait for ever for a stopped process.
 constexpr std::chrono::seconds longest_abandon{10};
 
 /// Up to this size, copying a payload costs less than waiting until UCX has accepted it.
@@ -83,7 +83,7 @@ class ucx_link::state final : public runtime::fork_watch {
   std::optional<lent_payloads> lent_;
   counters counted_;
   failure_handler* on_failure_ = nullptr;
-  std::function<bool(rank_id)> lives_;  // empty: nobody knows
+  std::function<bool(rank_id)> lives_;  // empty: unknown
 
  private:
   struct listener {
@@ -150,8 +150,8 @@ void ucx_link::state::set_callbacks() {
       param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                          UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
       param.id = am_id(on, as);
-      // With PERSISTENT_DATA a callback may always keep the data. Small messages are copied anyway, so they do without it,
-      // which saves UCX a descriptor.
+      // With PERSISTENT_DATA a callback may always keep the data. Small messages are copied anyway, so their handler does not set
+      // the flag, which saves UCX a descriptor.
       param.flags = UCP_AM_FLAG_WHOLE_MSG;
       if (as == ucx_framing::with_origin) param.flags |= UCP_AM_FLAG_PERSISTENT_DATA;
       param.cb = as == ucx_framing::plain ? &state::on_small_message : &state::on_message;
@@ -304,7 +304,7 @@ errc ucx_link::state::fetch(arrival&& message, std::span<std::byte> into, comple
     origin_of_remote_.erase(known);
   }
   // If `connect` has not named the sending process yet, there is no endpoint to it. The fetch must not end when the
-  // process that held the place before is buried.
+  // previous process in that place is buried.
   ucx_origin to_come;
   if (connections_.is_early(from)) to_come = std::exchange(from, {});
   if (connections_.has(from.rank)) {
@@ -403,9 +403,9 @@ runtime::exposed_memory ucx_link::state::expose(std::span<std::byte> memory) {
   return made;
 }
 
-// First no new operation may reach the memory. Then connections with operations still in flight on it are broken off; this
-// only concerns peers that were declared dead. An operation that UCX has ended no longer touches the memory. If one does not
-// end within `burial_time`, its writes may still land.
+// First makes sure that no new operation can reach the memory. Then breaks off connections with operations still in flight on it;
+// these are only connections to peers that were declared dead. An operation that UCX has ended no longer touches the memory. If
+// an operation does not end within `burial_time`, its writes may still land.
 runtime::late_writes ucx_link::state::withdraw(std::uint64_t number) {
   memory_->withdraw(number);
   carried_->withdraw(number);
@@ -439,8 +439,8 @@ void ucx_link::state::cancel(completion& pending) {
   }
 }
 
-// UCX cannot take a send or a fetch back. Closing the endpoint discards what UCX has queued for the peer, before UCX sends more of it.
-// A transfer that the peer has begun uses the memory until UCX ends it. A peer that computes may continue it much later.
+// UCX cannot take a send or a fetch back. Closing the endpoint discards the data that UCX has queued for the peer and not sent yet. If the
+// peer has begun a transfer, the transfer uses the memory until UCX ends it. A peer that computes may continue the transfer much later.
 void ucx_link::state::abandon(completion& pending) {
   ucx_operation* const at = find_pending(pending);
   if (at == nullptr) {

@@ -12,8 +12,8 @@
 ///
 /// - The link makes an endpoint at the first use of a peer, so that ranks that do not communicate share no resources.
 ///   A rank may send to itself.
-/// - The link sends a message whose header and payload fit an `arrival` without an allocation or a copy of its own.
-///   Other messages use a record from a pool while they are in flight.
+/// - If header and payload of a message fit an `arrival`, the link itself sends it without an allocation or a copy. Other
+///   messages use a record from a pool while they are in flight.
 /// - If the receiver drops a large message, its send still ends with `none`, as in UCX: "accepted" does not mean "read".
 /// - Payloads of 32 KiB (512 KiB if there are more ranks than cores) to 4 MiB bypass UCX between processes of one host
 ///   that may read each other's memory: the receiver's kernel copies them (lent_payloads.hpp). Their sends end when the
@@ -86,8 +86,8 @@ class ucx_link final : public runtime::link, public runtime::poller {
   /// `is_due(peer)` says whether a peer whose connection broke is about to report why. The link calls it for up to a second
   /// and fails the operations with that peer only then, so that their errors can include the reason.
   void ask_for_last_words(std::function<bool(runtime::rank_id)> is_due);
-  /// `lives(peer)` says whether the peer's process may still go on and move data. `abandon` waits for such a peer, for up to
-  /// ten seconds; for another one a tenth of a second is enough.
+  /// `lives(peer)` says whether the peer's process may continue and still move data. `abandon` waits up to ten seconds for a
+  /// peer that may; for all other peers a tenth of a second is enough.
   void ask_whether_living(std::function<bool(runtime::rank_id)> lives);
   /// The version and transports in use, for `parley doctor`.
   std::string description() const;

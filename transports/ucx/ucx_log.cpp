@@ -34,7 +34,7 @@ bool chosen_by_user() {
   return false;
 }
 
-/// Counts one more line of that place. Returns the count if the line is to be written now, else 0.
+/// Counts one more line of that place. Returns the count if the line must be written now, else 0.
 std::uint64_t to_be_said(const char* file, unsigned line) noexcept {
   const std::scoped_lock lock(counting);
   for (lines_of& p : places) {
@@ -68,7 +68,7 @@ ucs_log_func_rc_t write_line(const char* file, unsigned line, const char*, ucs_l
 
 }  // namespace
 
-// UCX keeps a stack of log handlers, and another handler may have been pushed after this one. So this one is never popped; while there
+// UCX keeps a stack of log handlers, and another handler may have been pushed after this one. So this handler is never popped; while there
 // is no worker it passes every message on.
 ucx_log::ucx_log() {
   static const bool pushed = [] {

@@ -50,7 +50,7 @@ class ucx_memory {
     std::vector<std::byte> packed;
     ucp_rkey* unpacked;
   };
-  /// Beyond this the oldest key of the peer is destroyed: limits what a peer can make this rank keep.
+  /// Beyond this number the peer's oldest key is destroyed, so that a peer cannot make this rank keep any number of keys.
   static constexpr std::size_t most_keys_of_a_peer = 64;
 
   ucp_context* context_;

@@ -25,7 +25,7 @@
 /// UCX_MEM_MMAP_HOOK_MODE=none can be set only by the launcher or by quick_start.hpp: UCX patches mmap while it is loaded, before
 /// `main`, which adds 0.4 s to a process's start.
 ///
-/// Throws `failure` (`unavailable`) with UCX's own reason when the machine lacks what is needed.
+/// Throws `failure` (`unavailable`) with UCX's own reason when the machine lacks a requirement.
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/transports/ucx/ucx_log.hpp>
@@ -41,11 +41,11 @@ struct ucp_worker;
 
 namespace parley::transports {
 
-/// Whether all ranks of the job run on this rank's host, or on several hosts.
+/// The hosts of the job's ranks: this rank's host alone, or several hosts.
 enum class ucx_reach : std::uint8_t { one_host, several_hosts };
 
-/// Which memory UCX is given. With `host_and_devices` a CUDA context should be current on the thread that makes the worker and on the
-/// one that polls it.
+/// The memory that UCX handles. With `host_and_devices` a CUDA context should be current on the thread that makes the worker and on the
+/// thread that polls it.
 enum class ucx_memory_kinds : std::uint8_t { host, host_and_devices };
 
 /// The version of the loaded UCX library, such as `1.22.0`.

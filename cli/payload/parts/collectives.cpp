@@ -61,7 +61,7 @@ class collective_part final : public part {
   ops::collective group_;
   rank_id leader_;
   rank_id me_;
-  std::vector<rank_id> members_;  // as their blocks lie in what is gathered
+  std::vector<rank_id> members_;  // in the order of their blocks in the gathered data
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Halos: each cell holds where in the grid it is, and in which exchange, so that each rank knows every ghost.
+// Halos: the value of a cell is computed from its place in the grid and the exchange, so that each rank knows the value of every ghost.
 #include <parley/cli/payload/parts/part.hpp>
 #include <parley/halo.hpp>
 #include <parley/runtime/random.hpp>
@@ -34,7 +34,7 @@ class halo_part final : public part {
   }
 
  private:
-  /// An element of the rim, and which element of its owner's block it is.
+  /// An element of the rim, and its index in its owner's block.
   struct ghost {
     std::size_t at;
     rank_id owner;
@@ -43,7 +43,8 @@ class halo_part final : public part {
   static Element value_of(rank_id owner, std::size_t at, std::uint64_t exchange) noexcept {
     return static_cast<Element>(runtime::mix((exchange * most_ranks + owner) << 32U ^ at));
   }
-  // Goes through all elements of the block, rim included, by their index along each dimension. Neighbours need only the cells at its border.
+  // Visits all elements of the block, rim included, by their index along each dimension. Neighbours need only the cells at the block's
+  // border.
   void find_border_and_ghosts() {
     const std::size_t dimensions = grid_.dimensions();
     std::vector<std::uint64_t> index(dimensions, 0);
@@ -67,7 +68,7 @@ class halo_part final : public part {
       }
     }
   }
-  // All blocks are of the same size: a ghost lies a block's length farther along in its owner's.
+  // Returns the index of a ghost in its owner's block. All blocks have the same size, so the ghost lies one block's length farther there.
   std::size_t there(const std::vector<std::uint64_t>& index, const halo_shape::offsets& to) const {
     std::size_t at = 0;
     for (std::size_t d = 0; d < grid_.dimensions(); ++d) {

@@ -1,5 +1,5 @@
 #pragma once
-/// What one rank of `parley tune` does in one op, once for each of the op's messages, calls or exchanges.
+/// The work of one rank of `parley tune` in one op: a step for each of the op's messages, calls or exchanges.
 ///
 ///     for (auto& p : parts_of(op, self, engine, [&] { … }))   // none where this rank is idle in the op
 ///       scope.spawn(p->run());                                // throws what a call fails with
@@ -18,7 +18,7 @@ namespace parley::cli {
 
 class part {
  public:
-  /// `on_step`: after each message, call or exchange.
+  /// `on_step` is called after each message, call or exchange.
   part(const op_spec& op, payload_engine& engine, std::function<void()> on_step)
       : op_(op), engine_(engine), step_(std::move(on_step)) {}
   virtual ~part() = default;
@@ -30,7 +30,7 @@ class part {
 
  protected:
   std::uint64_t largest_bytes() const;
-  /// Of the largest size, where the engine computes.
+  /// A buffer of the largest size, in the memory in which the engine computes.
   std::unique_ptr<runtime::memory_space::block> buffer() const;
   runtime::task<std::uint64_t> digest(std::uint64_t number, std::span<std::byte> payload) const {
     return engine_.run({.number = number, .hashes = true}, payload);
@@ -38,7 +38,7 @@ class part {
   runtime::task<std::uint64_t> make(std::uint64_t number, std::span<std::byte> payload) const {
     return engine_.run({.number = number, .makes = true}, payload);
   }
-  /// Where the digests of `from`'s payloads go.
+  /// Adds and returns the list for the digests of `from`'s payloads.
   std::vector<std::uint64_t>& output_from(rank_id from) {
     return came_out_.emplace_back(outputs{.op = op_.name, .from = from, .digests = {}}).digests;
   }
@@ -51,7 +51,7 @@ class part {
 
 using part_list = std::vector<std::unique_ptr<part>>;
 
-/// What all of these need.
+/// The arguments of all parts.
 struct part_terms {
   const op_spec& op;
   ops::rank& self;
@@ -59,7 +59,7 @@ struct part_terms {
   std::function<void()> on_step;
 };
 
-/// Those of this rank. Throws `bad_argument` or `role_conflict` where the op cannot be made.
+/// The parts of this rank. Throws `bad_argument` or `role_conflict` if the op cannot be made.
 part_list parts_of(const part_terms& t);
 
 part_list pipeline_parts(const part_terms& t);

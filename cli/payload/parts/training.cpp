@@ -1,5 +1,5 @@
-// Pipelines forward and backward. Each stage multiplies, forward its input and backward its gradient, so that what the first stage gets
-// back is known.
+// Pipelines forward and backward. Each stage multiplies its input forward and its gradient backward, so that the gradient that the first
+// stage gets back is known.
 #include <parley/cli/payload/parts/part.hpp>
 #include <parley/cli/payload/payload.hpp>
 #include <parley/training_pipeline.hpp>
@@ -28,7 +28,7 @@ class training_part final : public part, private ops::pipeline_stages {
     for (first_ = 0; first_ < op_.sizes.size(); first_ += each) {
       of_pass_.assign(each, 0);
       co_await pipe.run(*this);
-      // Only what a whole pass has brought: one that was broken off has gaps.
+      // Only the digests of complete passes, because a pass that failed has gaps.
       if (is_first_) {
         auto& all = came_out_.front().digests;
         all.insert(all.end(), of_pass_.begin(), of_pass_.end());

@@ -59,7 +59,8 @@ class receiver_part final : public part {
       : part(t.op, t.engine, t.on_step), transfer_(std::move(moved)), from_(from) {
     output_from(from);
   }
-  // Two receives take turns, so that the next one is posted before its message leaves: what writes into a buffer needs its credit by then.
+  // Two receives take turns, so that the next one is posted before its message is sent: a config that writes into the buffer needs its
+  // credit by then.
   task<> run() override {
     runtime::scope& here = co_await runtime::this_scope;
     runtime::scope both(here);
@@ -75,7 +76,7 @@ class receiver_part final : public part {
     std::vector<std::uint64_t>& digests = came_out_.front().digests;
     for (std::size_t i = first; i < op_.sizes.size(); i += at_once) {
       const std::uint64_t got = co_await transfer_.receive(block->bytes(), {.from = from_});
-      while (digests.size() < i) {  // in order, and so are the receives that follow
+      while (digests.size() < i) {  // hashes in order, so that the later receives are also in order
         auto hashed = co_await hashed_.next(runtime::never);
         hashed.value();
       }

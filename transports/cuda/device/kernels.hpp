@@ -9,7 +9,7 @@
 namespace parley::transports {
 
 // Launch each kernel once, with nothing to do. At a kernel's first launch on a device CUDA may load the kernel and allocate more memory for
-// its threads. Work that any stream gets later waits for that, and that waits for streams which already wait for words. So launch all
+// its threads. That allocation waits for streams that already wait for words, and all later work waits for the allocation. So launch all
 // kernels before any stream waits for a word.
 cudaError_t launch_copies_once(cudaStream_t s);
 cudaError_t launch_peer_sums_once(cudaStream_t s);

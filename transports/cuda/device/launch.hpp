@@ -8,7 +8,7 @@
 namespace parley::transports {
 
 // Launches a kernel and returns the outcome of this launch. `<<<>>>` returns nothing, and `cudaGetLastError` could return an error that
-// an earlier call left in this thread, and would clear it, so that nobody else finds it.
+// an earlier call left in this thread; it would also clear that error, so that the program could not find it.
 template <class... Parameters, class... Arguments>
 cudaError_t launch_kernel(void (*kernel)(Parameters...), unsigned blocks, unsigned threads_per_block, cudaStream_t s,
                           Arguments&&... arguments) {

@@ -48,8 +48,8 @@ struct functions {
 };
 // NOLINTEND(readability-identifier-naming)
 
-// For calls whose outcome is handled here: clears CUDA's stored error, so that no other call reports it. CUDA also stores the answer that
-// a stream is not done yet like an error.
+// For calls whose outcome is handled here: clears CUDA's stored error, so that no other call reports it. CUDA also stores `not ready`,
+// which only says that a stream has work left, as an error.
 cudaError_t cleared(cudaError_t e) noexcept {
   if (e != cudaSuccess) cudaGetLastError();
   return e;
@@ -77,8 +77,8 @@ class loaded_nccl final : public nccl_library {
 
   int version() const noexcept override { return version_; }
 
-  // Making a communicator of one member makes NCCL load all its kernels. When the first kernel is launched, CUDA notices that they need
-  // more device memory, and allocates it once all streams are idle. So launch one now.
+  // Makes a communicator of one member, so that NCCL loads all its kernels. When the first of these is launched, CUDA notices that they
+  // need more device memory, and allocates it once all streams are idle. So this also launches one now.
   void prepare(int device) noexcept override {
     try {
       if (!prepared_.insert(device).second) return;
@@ -118,12 +118,12 @@ class loaded_nccl final : public nccl_library {
     return note(nccl_.AllReduce(data.data(), data.data(), data.size() / sizeof(float), ncclFloat32, ncclSum, c, stream),
                 "ncclAllReduce");
   }
-  // NCCL first tells the communicator's kernels to end, then frees its memory. CUDA frees memory only when the device is idle, that is,
-  // when the kernels of other communicators have ended, too, and this thread may have to abort those. So each abort runs in a thread of
-  // its own, and no stream may wait for a message meanwhile. The outcome is ignored: the communicator is not used again in any case.
+  // NCCL first tells the communicator's kernels to end, then frees its memory. CUDA frees memory only when the device is idle, which means
+  // that the kernels of other communicators must also have ended, and this thread may have to abort those. So each abort runs in its own
+  // thread, and until it ends no stream may wait for a message. The outcome is ignored: the communicator is not used again in any case.
   //
-  // If NCCL is still making the communicator, the thread first waits for that, 30 s at most. Without that wait, NCCL 2.28.9's own thread
-  // crashed the process with a segmentation fault where making it took long, as it does under memcheck.
+  // If NCCL is still making the communicator, the thread first waits until it is made, 30 s at most. Without that wait, NCCL 2.28.9's own
+  // thread crashed the process with a segmentation fault if making the communicator took long, as it does under memcheck.
   //
   // With communicators that do not block, `ncclCommAbort` returns at once, and threads of NCCL free the memory afterwards. If CUDA has shut
   // down by then, because the process is exiting, one of them crashes with a segmentation fault while it looks up the text of CUDA's error.

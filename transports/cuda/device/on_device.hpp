@@ -5,9 +5,9 @@
 
 namespace parley::transports {
 
-// Makes this thread's capture mode relaxed while the object lives. Otherwise calls that CUDA considers unsafe, such as allocating or
-// freeing memory or querying an event, fail and break off a capture if this thread is capturing a graph, or another thread is in CUDA's
-// global mode. parley's own calls have nothing to do with the program's captures.
+// Makes this thread's capture mode relaxed while the object lives, because parley's own calls have nothing to do with the program's
+// captures. Otherwise, while this thread captures a graph, or another thread does in CUDA's global mode, calls that CUDA considers unsafe
+// would fail and break off the capture. Such calls are allocating or freeing memory, and querying an event.
 class beside_captures {
  public:
   beside_captures() noexcept { exchange(); }

@@ -21,7 +21,7 @@ __device__ std::uint32_t& flag_of(const peer_boxes& with, unsigned owner, unsign
   return reinterpret_cast<std::uint32_t*>(with.box[owner])[from * peer_boxes::most_blocks + blockIdx.x];
 }
 
-// The device counts the calls, so that calls replayed from a capture count, too. The block that ends last advances the count: by then
+// The device counts the calls, so that calls replayed from a capture also count. The block that ends last advances the count: by then
 // all blocks have read it.
 __device__ void count_call(const peer_boxes& with, std::uint32_t number) {
   std::uint32_t& blocks_over = with.calls[1];

@@ -197,7 +197,7 @@ class runtime_driver final : public cuda_driver {
     constexpr unsigned behind_all = 0;  // CU_STREAM_WRITE_VALUE_DEFAULT: with a barrier for earlier writes
     return word_operation(found, s, at, value, behind_all, "cuStreamWriteValue32");
   }
-  // Relaxed: calls that this thread and others, such as NCCL's, make meanwhile do not affect the capture.
+  // Relaxed: CUDA calls that this thread or others, such as NCCL's, make during the capture do not affect it.
   errc begin_capture(cuda_stream s) noexcept override {
     return note(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
   }
@@ -337,8 +337,9 @@ class runtime_driver final : public cuda_driver {
     const int e = reinterpret_cast<function>(found)(s, reinterpret_cast<unsigned long long>(at), value, flags);
     return note(static_cast<cudaError_t>(e), name);
   }
-  // CUDA has room for a limited number of streams on a device. To make room for more it waits for all work there (bench/gpu/streams.cpp),
-  // for ever if a kernel waits for this process. NCCL makes several streams for each communicator. So make the room in advance.
+  // CUDA has room for a limited number of streams on a device. Before it makes room for more, it waits for all work there
+  // (bench/gpu/streams.cpp); if a kernel waits for this process, it waits for ever. NCCL makes several streams for each communicator. So
+  // this makes the room in advance.
   static void make_room_for_streams() noexcept {
     std::array<cudaStream_t, streams_at_a_time> all{};
     for (cudaStream_t& s : all) {
