@@ -62,8 +62,7 @@ std::string difference(const std::string& who, std::string_view theirs, const st
     differs_here.append(between).append(here.name).append(here.value);
   }
   if (one && other && differs_there.empty())
-    return who + " and " + whose +
-           " give one name to different default configs, whose wire class, parameters or ABI differ";
+    return who + " and " + whose + " use one name for default configs with different wire classes, parameters or ABIs";
   if (differs_there.empty()) {
     differs_there.append("{").append(theirs).append("}");
     differs_here.append("{").append(ours).append("}");

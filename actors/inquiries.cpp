@@ -176,7 +176,7 @@ void inquiries::hear(rank_id from, peer_answer&& a) {
     if (!has(a.op)) return;
     asked& known = find_or_add(a.op, from);
     if (known.answer.text.empty())
-      warn(services_, "an op of this rank waits for one that may not know of it: " + a.text);
+      warn(services_, "an op of this rank waits for a rank that declares it differently: " + a.text);
     known.answer.declared = false;
     known.answer.text = std::move(a.text);
     return;
@@ -220,8 +220,8 @@ std::string inquiries::words_of(const asked& a) const {
   constexpr runtime::time_ns soonest_answer_ns = 1'000'000;
   if (a.answered != a.number && services_.ex.now() - a.asked_ns < soonest_answer_ns) return declared_otherwise;
   if (a.answered != a.number)
-    return declared_otherwise + "; " + who + " has not answered in " +
-           runtime::span_in_words(services_.ex.now() - a.asked_ns) + " what it does" + words_of_silence(a.peer);
+    return declared_otherwise + "; " + who + " has not said in " +
+           runtime::span_in_words(services_.ex.now() - a.asked_ns) + " what it is doing" + words_of_silence(a.peer);
   const peer_answer& said = a.answer;
   std::string text = "; " + who;
   if (!said.declared) {
@@ -230,7 +230,7 @@ std::string inquiries::words_of(const asked& a) const {
     for (const wire_declared& d : said.others) {
       if (!has(d.op)) others += (others.empty() ? "" : ", ") + d.title;
     }
-    if (!others.empty()) text += ", but " + others + ", which this rank has not";
+    if (!others.empty()) text += ", but has declared " + others + ", which this rank has not declared";
     text += declared_otherwise;
   } else if (!said.progress.empty()) {
     text += " " + said.progress;
@@ -238,7 +238,7 @@ std::string inquiries::words_of(const asked& a) const {
     text += " has declared this op";
   }
   if (said.waiting.empty()) {
-    text += said.leaving ? "; its program has returned" : "; it waits in no call";
+    text += said.leaving ? "; its program has returned" : "; it is not waiting in any call";
   } else {
     text += "; it waits in: ";
     for (const wire_waiting& w : said.waiting) text += (&w == &said.waiting.front() ? "" : "; and in: ") + w.words;
@@ -250,8 +250,8 @@ std::string inquiries::words_of(const asked& a) const {
 std::string inquiries::words_of_silence(rank_id peer) const {
   const runtime::time_ns still_ns = stands_still_ ? stands_still_(peer) : 0;
   if (still_ns == 0) return {};
-  return ": its thread has not turned for " + runtime::span_in_words(still_ns) +
-         ", so it computes without letting messages in (poll, or compute elsewhere), or is stopped";
+  return ": its event loop has not run for " + runtime::span_in_words(still_ns) +
+         ", so that rank is stopped, or computes without handling messages (poll, or compute on another thread)";
 }
 
 // Both ranks have both ops, and each waits for the other in a different op. This does not report orders of sends between two ranks, which
@@ -265,8 +265,8 @@ std::string inquiries::order_of_calls(const asked& a) const {
     const bool in_it = std::any_of(here.begin(), here.end(), [&](const auto& c) { return c.id == w.op; });
     if (in_it) continue;
     return "; so rank " + std::to_string(self) + " and rank " + std::to_string(a.peer) +
-           " make these calls in different orders, or one of them leaves a call out; make the same calls in one order "
-           "on all ranks";
+           " make these calls in different orders, or one of them leaves a call out; make the same calls in the same "
+           "order on all ranks";
   }
   return {};
 }

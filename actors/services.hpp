@@ -253,7 +253,7 @@ inline constexpr std::size_t most_warnings = 100;
 inline void warn(services& s, std::string text) {
   if (s.warnings == nullptr || s.warnings->size() > most_warnings) return;
   if (s.warnings->size() == most_warnings)
-    text = "there are more warnings than the " + std::to_string(most_warnings) + " that are kept";
+    text = "there are more than " + std::to_string(most_warnings) + " warnings; the others are not kept";
   s.warnings->push_back(std::move(text));
 }
 

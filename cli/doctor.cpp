@@ -118,8 +118,8 @@ finding cross_memory() {
 finding one_sided() {
   return {
       "put and get", verdict::works,
-      "where a card reaches the peer's memory (UCX transports rc and dc) it does them; everywhere else, ranks of one "
-      "host included, they travel as messages, as fast as `direct`, and need the other rank to poll"};
+      "where a network card reaches the peer's memory (UCX transports rc and dc), the card does them; everywhere else, "
+      "also between ranks of one host, they travel as messages, as fast as `direct`, and need the other rank to poll"};
 }
 
 finding cores() {
@@ -188,9 +188,8 @@ void add_gpus(std::vector<finding>& all) {
                       "between processes, through pinned memory, by direct and chunked; a message went that way"));
   all.push_back(tried("plane cuda_ipc", transports::can_export(gpu, 0),
                       "between processes of one host, from GPU to GPU, by put and get; memory could be exported"));
-  all.push_back(
-      tried("plane ucx", ask_ucx(gpu),
-            "between processes, by ucx, where PARLEY_UCX_CUDA=1 asks for it; UCX says that it takes CUDA memory"));
+  all.push_back(tried("plane ucx", ask_ucx(gpu),
+                      "between processes, by ucx, if PARLEY_UCX_CUDA=1 is set; UCX says that it takes CUDA memory"));
   const auto nccl = find_nccl();
   all.push_back(
       nccl ? finding{"plane nccl", verdict::works,

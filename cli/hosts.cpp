@@ -62,7 +62,7 @@ std::vector<host_line> read_hosts(const std::string& path) {
       at = end;
     }
     if (words.empty()) continue;
-    if (words.size() > 2) throw wrong("what `" + words[2] + "` means is not known");
+    if (words.size() > 2) throw wrong("unknown word `" + words[2] + "`");
     host_line host{words[0], {}};
     std::string slots;
     if (const auto colon = host.name.find(':'); colon != std::string::npos) {
@@ -70,15 +70,15 @@ std::vector<host_line> read_hosts(const std::string& path) {
       host.name.erase(colon);
     }
     if (words.size() == 2) {
-      if (!words[1].starts_with("slots=") || !slots.empty()) throw wrong("what `" + words[1] + "` means is not known");
+      if (!words[1].starts_with("slots=") || !slots.empty()) throw wrong("unknown word `" + words[1] + "`");
       slots = words[1].substr(6);
     }
     if (words.size() == 2 || !slots.empty() || words[0].ends_with(':')) {
       const auto count = runtime::read_number<rank_id>(slots, {1, most_ranks});
-      if (!count) throw wrong("`" + slots + "` is no number of ranks");
+      if (!count) throw wrong("`" + slots + "` is not a number of ranks");
       host.slots = *count;
     }
-    if (host.name.empty() || host.name.starts_with('-')) throw wrong("`" + words[0] + "` is no host");
+    if (host.name.empty() || host.name.starts_with('-')) throw wrong("`" + words[0] + "` is not a host name");
     if (!seen.insert(host.name).second) throw wrong("host " + host.name + " is listed twice");
     all.push_back(std::move(host));
   }

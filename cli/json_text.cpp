@@ -32,7 +32,7 @@ class position_scanner {
       const std::string name(boost::json::parse(text_.substr(key, at_ - key)).as_string());
       const std::string member = pointer + json_text::step(name);
       if (file_.positions_.count(member) != 0)
-        throw file_.error(key, "the key " + in_quotes(name) + " stands here for the second time");
+        throw file_.error(key, "the key " + in_quotes(name) + " is given here for the second time");
       next();
       ++at_;  // the colon
       value(member, key);
@@ -75,7 +75,7 @@ json_text::json_text(std::string file_name, std::string text)
   if (!ec) parser.finish(ec);
   if (ec == boost::json::error::incomplete)
     throw error(text_.size(), "the JSON ends too early; a bracket, brace or quote is not closed");
-  if (ec) throw error(used, "this is not JSON (" + ec.message() + "); look at what stands here and just before it");
+  if (ec) throw error(used, "this is not JSON (" + ec.message() + "); check the text here and just before it");
   value_ = parser.release();
   position_scanner(*this).value("", 0);
 }

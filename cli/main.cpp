@@ -80,18 +80,18 @@ CLI::App* add_tune(CLI::App& app, const std::string& name, const std::string& te
   auto* results =
       tune->add_option("--results", w.results,
                        "Results file to read and to add to (default: PARLEY_RESULTS, else SPEC.results.csv here)");
-  tune->add_flag("--no-results", w.no_results, "Read and write no results")->excludes(results);
+  tune->add_flag("--no-results", w.no_results, "Neither read nor write results files")->excludes(results);
   tune->add_flag("--no-tuning", w.no_tuning,
-                 "Run what the results file says, else the default; no trials (as PARLEY_TUNING=0)");
-  tune->add_option(
-          "--budget", w.budget,
-          "What trials may cost, as a part of the time that the ops run (default: 0.05; more finds out sooner)")
+                 "Run the configs in the results file, otherwise the default, and make no trials (as PARLEY_TUNING=0)");
+  tune->add_option("--budget", w.budget,
+                   "Cost that trials may have, as a part of the run time of the ops (default: 0.05; with more, "
+                   "decisions come sooner)")
       ->check(number_from(0.0, cli::largest_budget));
   tune->add_option("--device", w.device, "Where payloads lie and are computed: host (default), or cuda")
       ->check(CLI::IsMember({"host", "cuda"}));
   tune->add_option(
       "--mask", w.masks,
-      "RANK:CAPABILITY, which that rank is to do without: gpu, sm_90 or alike, peer_access, nvlink, ipc, nccl, or a "
+      "RANK:CAPABILITY that the rank must do without: gpu, sm_90 or the like, peer_access, nvlink, ipc, nccl, or a "
       "config's name; CAPABILITY alone for all ranks. May be given several times");
   tune->add_flag("--one-process", w.one_process, "All ranks in this process: many ranks on one GPU");
   // Test switches: the checks must notice their effect.
@@ -247,7 +247,7 @@ void name_unknown_option(const CLI::App& app) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
   }
   const std::string hint = cli::suggestion(words.front(), known);
-  throw cli::text_error("parley: `" + words.front() + "` is no option of `" + full_name(command) + "`" +
+  throw cli::text_error("parley: `" + words.front() + "` is not an option of `" + full_name(command) + "`" +
                         (hint.empty() ? "; `" + full_name(command) + " --help` lists them" : hint));
 }
 
@@ -266,7 +266,7 @@ void name_unknown_results_command(const std::string& word) {
   }
   if (meant.empty()) meant = cli::suggestion(word, all);
   throw cli::text_error("parley: there is no command `parley results " + word + "`" +
-                        (meant.empty() ? "; there are show, check and merge" : meant));
+                        (meant.empty() ? "; the commands are show, check and merge" : meant));
 }
 
 int command(int argc, char** argv) {
@@ -284,16 +284,15 @@ int command(int argc, char** argv) {
   CLI::App* run = app.add_subcommand(
       "run", "Start N ranks of a program here, end all when one fails, and return the status of that one");
   run->add_option("-n,--ranks", ran.ranks, "Number of ranks")->required()->check(number_from(1U, cli::most_ranks));
-  run->add_option(
-         "--restarts", ran.restarts,
-         "Start a rank other than 0 again when it fails, so often in all (default: 0); the program says what goes on "
-         "then")
+  run->add_option("--restarts", ran.restarts,
+                  "How many times in all to start failed ranks other than 0 again (default: 0); the program decides "
+                  "which ops continue")
       ->check(number_from(0U, transports::most_restarts_of_a_rank));
   auto* hosts = run->add_option("--hosts", ran.hosts,
-                                "Number of hosts, on each of which this command starts N ranks with the same "
-                                "PARLEY_KEY_FILE (default: this one alone)")
+                                "Number of hosts (default: only this one); run this command on each of them, with the "
+                                "same PARLEY_KEY_FILE: it starts N ranks there")
                     ->check(number_from(1U, cli::most_ranks));
-  auto* host = run->add_option("--host", ran.host, "Which of them this is, from 0 on")
+  auto* host = run->add_option("--host", ran.host, "Number of this host, counted from 0")
                    ->check(number_from(0U, cli::most_ranks - 1))
                    ->needs(hosts);
   auto* rendezvous = run->add_option("--rendezvous", ran.rendezvous, "host:port on host 0, the same on all");
@@ -304,7 +303,8 @@ int command(int argc, char** argv) {
                       "started by ssh")
           ->excludes(hosts)
           ->excludes("--restarts");
-  run->add_option("--ssh", ran.ssh, "What starts a program on a host (default: ssh -o BatchMode=yes)")->needs(hostfile);
+  run->add_option("--ssh", ran.ssh, "Command that starts a program on a host (default: ssh -o BatchMode=yes)")
+      ->needs(hostfile);
   run->add_option("--time-limit", ran.time_limit_s, "End all ranks after so many seconds, with status 124")
       ->check(number_from(0.001, 1e9));
   run->add_flag("--bind", ran.bind, "Give each rank an equal share of this host's processors, to run on these alone");
@@ -319,26 +319,27 @@ int command(int argc, char** argv) {
 
   tune_words words;
   CLI::App* tune =
-      add_tune(app, "tune", "Tune the ops that a JSON spec describes on this machine, and show what was agreed", words);
+      add_tune(app, "tune", "Tune the ops that a JSON spec describes on this machine, and show the decisions", words);
   tune->add_flag("--json", words.json, "Print one JSON document on standard output, and nothing else there");
   auto* simulated = tune->add_flag(
       "--sim", words.simulated,
       "On virtual ranks, links and time, in this process; reads and writes no results. With --device cuda "
-      "computations and copies take what they are first measured to take on a GPU");
+      "computations and copies take the times that are first measured on a GPU");
   simulated->excludes("--results")->excludes("--one-process");
-  tune->add_option("--seed", words.seed,
-                   "Of a simulated run: how late messages are; equal seeds give equal runs (default: 1)")
+  tune->add_option(
+          "--seed", words.seed,
+          "Seed of a simulated run, which sets how late messages are; equal seeds give equal runs (default: 1)")
       ->check(number_from(std::uint64_t{0}, std::uint64_t{1} << 62U))
       ->needs(simulated);
-  tune->add_option("--seeds", words.seeds, "So many simulated runs, with one seed after the other, until one fails")
+  tune->add_option("--seeds", words.seeds, "Number of simulated runs, with one seed after the other, until a run fails")
       ->check(number_from(1U, 1'000'000U))
       ->needs(simulated);
   tune->add_flag("--weather", words.weather,
                  "Messages get lost, come twice, late and out of order, and ranks are stopped or slow, for the first "
                  "50 ms of a "
-                 "simulated run; then all is healed")
+                 "simulated run; after that there are no faults")
       ->needs(simulated);
-  tune->add_option("--trace", words.trace, "Write what every rank ran to this file, as lines of JSON");
+  tune->add_option("--trace", words.trace, "Write the invocations of all ranks to this file, as lines of JSON");
 
   tune_words rank_words;
   CLI::App* tune_rank = add_tune(app, "tune-rank", "", rank_words);
@@ -346,7 +347,7 @@ int command(int argc, char** argv) {
 
   bool doctor_json = false;
   CLI::App* doctor =
-      app.add_subcommand("doctor", "Tell what was found on this machine: transports, GPUs, which planes work");
+      app.add_subcommand("doctor", "Show the transports and GPUs of this machine, and which planes work");
   doctor->add_flag("--json", doctor_json, "Print one JSON document on standard output");
 
   result_words results;
@@ -354,7 +355,7 @@ int command(int argc, char** argv) {
   results_command->require_subcommand(1);
   CLI::App* show = results_command->add_subcommand("show", "Print what is in results files");
   CLI::App* check = results_command->add_subcommand(
-      "check", "Tell whether this machine and version would trust results files, and which lines cannot be read");
+      "check", "Show whether this machine and version would trust results files, and which lines cannot be read");
   CLI::App* merge = results_command->add_subcommand(
       "merge", "Add files to one; the first entry for a key wins, files with other validators are refused");
   for (CLI::App* each : {show, check, merge}) {
@@ -374,11 +375,11 @@ int command(int argc, char** argv) {
     if (std::none_of(all.begin(), all.end(), [&](const CLI::App* one) { return one->get_name() == word; }))
       throw cli::text_error("parley: there is no command " + std::string(word) +
                             cli::suggestion(word, {"run", "tune", "doctor", "results"}) +
-                            "; there are run, tune, doctor and results, and `parley --help` says what they do");
+                            "; the commands are run, tune, doctor and results; `parley --help` describes them");
   }
   if (argc > 2 && std::string_view(argv[1]) == "results" && argv[2][0] != '-') name_unknown_results_command(argv[2]);
   if (argc > 2 && std::string_view(argv[1]) == "run" && std::string_view(argv[2]) == "-np")
-    throw cli::text_error("parley: `-np` is no option of `parley run`; say how many ranks with -n N");
+    throw cli::text_error("parley: `-np` is not an option of `parley run`; say how many ranks with -n N");
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::ParseError& e) {
@@ -390,9 +391,9 @@ int command(int argc, char** argv) {
   name_unknown_option(app);
   if (run->parsed() && !run->remaining().empty() && !behind.empty())
     throw cli::text_error("parley: `" + run->remaining().front() +
-                          "` is no option of `parley run`; `parley run --help` lists them, and PROGRAM comes last");
+                          "` is not an option of `parley run`; `parley run --help` lists them, and PROGRAM comes last");
   if (!behind.empty() && !run->parsed())
-    throw cli::text_error("parley: only `parley run -n N -- PROGRAM` takes something behind --");
+    throw cli::text_error("parley: only `parley run -n N -- PROGRAM` takes words after --");
   if (run->parsed()) return run_ranks(ran, behind.empty() ? run->remaining() : behind);
   if (tune_rank->parsed()) return cli::tune_rank(settings_of(rank_words));
   const auto results_format = results.json ? cli::output_format::json : cli::output_format::table;

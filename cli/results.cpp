@@ -169,7 +169,7 @@ joined_files join(const std::vector<read_file>& files) {
     }
     complain_of_lines(f);
     if (f.content->skipped_lines != 0) {
-      all.complaints.push_back(fmt::format("{}: {} of its lines cannot be read; mend or remove them first", f.path,
+      all.complaints.push_back(fmt::format("{}: {} of its lines cannot be read; fix or remove them first", f.path,
                                            f.content->skipped_lines));
       continue;
     }
@@ -200,12 +200,12 @@ std::optional<std::string> merge_into(const std::string& out, const runtime::res
   if (!there) return there.code() == runtime::errc::unavailable ? std::nullopt : std::optional(there.reason().text());
   if (there->empty()) return std::nullopt;
   const auto parsed = tuning::parse_results(*there);
-  if (!parsed) return out + ": " + parsed.reason().text + "; it is left as it is";
+  if (!parsed) return out + ": " + parsed.reason().text + "; the file is left as it is";
   if (parsed->skipped_lines != 0)
-    return fmt::format("{}:{}: {}; mend or remove these lines first, it is left as it is", out,
+    return fmt::format("{}:{}: {}; fix or remove these lines first; the file is left as it is", out,
                        parsed->warnings.front().line, parsed->warnings.front().text);
   if (const auto why = tuning::compare_validators(parsed->file.validators(), all.file.validators(), "in the files"))
-    return out + ": " + why->text + "; it is left as it is";
+    return out + ": " + why->text + "; the file is left as it is";
   auto merged = tuning::merge_results(parsed->file, all.file);
   if (!merged) return out + ": " + merged.reason().text;
   note_conflicts(all, out, merged->conflicts);
@@ -242,7 +242,7 @@ int check_results(const std::vector<std::string>& files, std::optional<runtime::
     if (f.content) complain_of_lines(f);
     if (!v.why_not.empty()) complain(v.why_not);
     if (format == output_format::table && v.status == 0)
-      say(fmt::format("{}: fine{}, {} entries", f.path, f.content->warnings.empty() ? "" : " but for these warnings",
+      say(fmt::format("{}: fine{}, {} entries", f.path, f.content->warnings.empty() ? "" : " except for these warnings",
                       entries));
     list.push_back(json::object{{"path", f.path},
                                 {"status", v.status},

@@ -269,7 +269,8 @@ bool is_to_decide(const tune_settings& s) { return s.trials && s.budget.value_or
 
 std::string why_undecided(const spec& job, const json::object& document, const tune_settings& s) {
   const json::array& all = document.at("agreements").as_array();
-  if (all.empty()) return job.name + ": nothing was decided, as no op has sent a message; let its spec ask for some";
+  if (all.empty())
+    return job.name + ": nothing was decided, because no op has sent a message; add messages to the spec";
   std::uint64_t trials = 0;
   for (const json::value& a : all) trials += a.at("trials").to_number<std::uint64_t>();
   const auto obvious = std::count_if(all.begin(), all.end(), is_decided);
@@ -277,9 +278,9 @@ std::string why_undecided(const spec& job, const json::object& document, const t
       "{}: nothing was decided: {} sizes of messages were met{}, with {} trials in {} invocations, and trials "
       "may take {:.6g} times the time of those; ask for more with --microbatches, or let trials cost more "
       "with --budget",
-      job.name, all.size(),
-      obvious == 0 ? "" : fmt::format(", of which {} have nothing but the default to try", obvious), trials,
-      document.at("invocations").to_number<std::uint64_t>(), s.budget.value_or(tuning::plan_options{}.budget_fraction));
+      job.name, all.size(), obvious == 0 ? "" : fmt::format(", of which {} have only the default to try", obvious),
+      trials, document.at("invocations").to_number<std::uint64_t>(),
+      s.budget.value_or(tuning::plan_options{}.budget_fraction));
 }
 
 void complain(const spec& job, const json::object& document) {
@@ -314,7 +315,7 @@ json::object simulated_part(const tune_settings& s, const ran_job& ran, const st
 void tell_of_simulation(const tune_settings& s, const ran_job& ran, const std::string& hash,
                         const std::vector<std::string>& gaps) {
   const std::string computations = ran.measured
-                                       ? fmt::format("computations and copies take what they took on GPU {}, {}",
+                                       ? fmt::format("computations and copies take the times measured on GPU {}, {}",
                                                      ran.measured->device, ran.measured->device_name)
                                        : "computations take none";
   say(fmt::format("simulated, seed {}: links and times are virtual, {}; hash {}", ran.seed, computations, hash));
@@ -390,7 +391,7 @@ int run_and_tell(const tune_options& o) {
   if (as_json) print(stdout, json::serialize(document) + "\n");
   if (simulated) tell_of_simulation(o.settings, ran, hash, gaps);
   if (interrupted)
-    say(std::string("interrupted (") + strsignal(ran.end.signal) + "); above is what was seen until then");
+    say(std::string("interrupted (") + strsignal(ran.end.signal) + "); the results until then are above");
   complain(job, document);
   if (undecided) say(why_undecided(job, document, o.settings));
   for (const std::string& w : results.warnings) say("warning: " + w);

@@ -54,7 +54,7 @@ parley::task<> rank_main(parley::rank& self) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  examples::command_line line("All-reduce in two levels, of two buffers at once, while everybody computes.");
+  examples::command_line line("All-reduce in two levels, of two buffers at once, while all ranks compute.");
   line.count("--steps", steps, "of training");
   line.count("--elements", elements, "of the larger buffer");
   return line.run(argc, argv, rank_main);

@@ -196,8 +196,8 @@ int main(int argc, char** argv) {
   line.count("-nx", options.nx, "columns");
   line.count("-ny", options.ny, "rows");
   line.count("-niter", options.niter, "sweeps");
-  line.count("-nccheck", options.nccheck, "sweeps between two looks at the norm");
-  line.number("-px", options.px, "blocks along the rows; 0: as square as it gets");
+  line.count("-nccheck", options.nccheck, "sweeps between two checks of the norm");
+  line.number("-px", options.px, "blocks along the rows; 0: as square as possible");
   line.flag("-csv", options.csv, "one line, as NVIDIA's multi-GPU Jacobi prints it");
   return line.run(argc, argv, rank_main);
 }

@@ -163,8 +163,8 @@ parley::task<> rank_main(parley::rank& self) {
 int main(int argc, char** argv) {
   examples::command_line line("Two kinds of GPU in one job.");
   line.count("--steps", steps, "of each kind of grouping");
-  line.list("--kinds", kinds, "what ranks 0, 1, ... compute on, over and over");
+  line.list("--kinds", kinds, "kinds of GPU of ranks 0, 1, ..., repeated");
   line.some_of("--kernels", listed, "in the order of their list; the first is the default");
-  line.flag("--check", check, "fail where a rank does not end up with what is the fastest for it");
+  line.flag("--check", check, "fail if a rank does not decide on the fastest config for it");
   return line.run(argc, argv, rank_main);
 }

@@ -118,7 +118,7 @@ class library_config final : public parley::symmetric_config {
       : symmetric_config({.name = name, .wire_class = name}), run_(runs), available_(is_available) {}
   parley::result<> available() const override {
     if (available_) return {};
-    return parley::error{parley::errc::unavailable, "the number of ranks is no power of two"};
+    return parley::error{parley::errc::unavailable, "the number of ranks is not a power of two"};
   }
   parley::task<> run(parley::symmetric_call call, std::span<std::byte> data) const override {
     auto& world = static_cast<library_world&>(*call.communicator);
@@ -190,7 +190,7 @@ parley::task<> rank_main(parley::rank& self) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  examples::command_line line("Collectives of another library, of which all ranks run the same one.");
+  examples::command_line line("Collectives of another library; all ranks run the same one.");
   line.count("--calls", calls, "of both sizes together");
   line.count("--elements", elements, "floats of the larger size");
   return line.run(argc, argv, rank_main);

@@ -341,7 +341,8 @@ parley::transfer_options between_all(const parley::rank& self, const char* name)
 
 parley::task<> rank_main(parley::rank& self) {
   if (self.world_size() == 1)
-    parley::runtime::raise({parley::errc::bad_argument, "one rank has nobody to gather from: parley run -n 4 PROGRAM"});
+    parley::runtime::raise({parley::errc::bad_argument,
+                            "one rank has no other rank to gather from; start several: parley run -n 4 PROGRAM"});
   co_await all_gather_gemm(&self, parley::transfer(self, between_all(self, "shards")));
   co_await gemm_reduce_scatter(&self, parley::transfer(self, between_all(self, "blocks")));
 }

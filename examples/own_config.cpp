@@ -69,5 +69,5 @@ parley::task<> rank_main(parley::rank& self) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return examples::command_line("A config of one's own beside the built-in ones.").run(argc, argv, rank_main);
+  return examples::command_line("A config of your own in addition to the built-in ones.").run(argc, argv, rank_main);
 }

@@ -77,7 +77,7 @@ parley::task<> rank_main(parley::rank& self) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  examples::command_line line("A rank that kills its own process, and what the others do when it comes back.");
+  examples::command_line line("A rank kills its own process, and the others continue when it comes back.");
   if (const auto status = line.read(argv[0], {argv + 1, argv + argc})) return *status;
   return parley::run(argc, argv, rank_main);
 }

@@ -87,7 +87,7 @@ parley::task<> rank_main(parley::rank& self) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  examples::command_line line("Two rounds around a ring, in place, with computation beside each.");
+  examples::command_line line("Two rounds around a ring, in place, each with computation at the same time.");
   line.count("--rounds", rounds, "of both rounds");
   line.count("--elements", count, "floats that each rank sends");
   return line.run(argc, argv, rank_main);

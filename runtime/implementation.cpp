@@ -22,7 +22,7 @@ void refuse_own_call(const op_title& op, std::string_view id) {
 void refuse_fork(std::string_view done) {
   raise({errc::bad_argument, std::string(done) + " in process " + std::to_string(::getpid()) +
                                  ", which fork() made of a rank's process; only the process that joined the job has a "
-                                 "part in it, so let the child call exec, or end"});
+                                 "part in it, so the child must call exec or end"});
 }
 
 void detail::check_guarded_call(const executor& ex, const op_title& op) {

@@ -84,8 +84,9 @@ std::optional<std::uint64_t> config_identity::number(std::string_view parameter_
 outcome<config_identity> canonical(config_identity identity) {
   if (auto why = check_word("the name", identity.name, identity.name, limits::name_bytes)) return *std::move(why);
   if (identity.name == pinned_default) {
-    return problem{fault::malformed,
-                   fmt::format("a config cannot be called `{}`: results files pin c0 by that word", pinned_default)};
+    return problem{
+        fault::malformed,
+        fmt::format("the name `{}` is reserved: in results files it pins the default config (c0)", pinned_default)};
   }
   if (!identity.wire_class.empty()) {
     auto why = check_word("the wire class", identity.name, identity.wire_class, limits::name_bytes);

@@ -50,7 +50,7 @@ std::string sentence(const broken_constraint& b) {
     return on + in_words("its results are off by up to %.3g, and %.3g is allowed", b.needs, b.allowed);
   const std::string which =
       b.largest_bytes == 0 ? "it needs " : "payloads of more than " + std::to_string(b.largest_bytes) + " bytes need ";
-  return on + which + in_words("%.0f bytes or more beside them, and %.0f are allowed", b.needs, b.allowed);
+  return on + which + in_words("at least %.0f bytes of extra memory, and %.0f are allowed", b.needs, b.allowed);
 }
 
 }  // namespace parley::tuning

@@ -66,7 +66,7 @@ constexpr numerical_check tolerance_of(const constraints& user) noexcept {
 /// Returns at most one of each kind. A demand that is negative or NaN counts as infinite.
 std::vector<broken_constraint> broken_by(const demands& d, const constraints& user);
 
-/// `constraint on memory: payloads of more than 1024 bytes need 4096 bytes or more beside them, and 4095 are allowed`
+/// `constraint on memory: payloads of more than 1024 bytes need at least 4096 bytes of extra memory, and 4095 are allowed`
 std::string sentence(const broken_constraint& b);
 
 }  // namespace parley::tuning

@@ -99,12 +99,12 @@ class coordinator_behaviour {
   runtime::time_ns failed(const runtime::error& what) noexcept {
     if (given_up_) return 0;
     if (const auto pause = tries_.after(progress_, services_.jitter)) {
-      if (tries_.failures() == 1)
-        complain(what, "the agreement goes on from what is known of the op, and its calls with what was agreed on");
+      if (tries_.failures() == 1) complain(what, "the leader tries again, and calls keep the decisions that were made");
       return *pause;
     }
     given_up_ = true;
-    const std::string why = complain(what, "again and again: its tuning has ended, and what was agreed on stays");
+    const std::string why =
+        complain(what, "this happened again and again, so tuning of the op has ended; its decisions stay");
     try {
       end_tuning(why);
       announce_decisions();
@@ -125,7 +125,7 @@ class coordinator_behaviour {
   // Warns the user; returns the text for the evidence.
   std::string complain(const runtime::error& what, const char* and_now) noexcept {
     try {
-      const std::string why = "something was thrown on rank " + std::to_string(services_.net.rank()) +
+      const std::string why = "an exception was thrown on rank " + std::to_string(services_.net.rank()) +
                               ", which leads its agreement: " + shortened(what.what());
       warn(services_, state_.declaration.title() + ": " + why + "; " + and_now);
       if (state_.warm_errors.size() < most_warm_errors) state_.warm_errors.push_back("the coordinator: " + why);
@@ -431,7 +431,7 @@ class coordinator_behaviour {
     for (const auto& c : state_.assigned->searches()) {
       while (const exclusion* const e = c->next_untold()) {
         warn(services_, state_.declaration.title() + ", messages of " + c->key() + ": " + e->why +
-                            "; it does not run any more, and what runs is " + c->chosen().config);
+                            "; this config no longer runs, and calls run " + c->chosen().config);
       }
     }
   }
@@ -592,7 +592,7 @@ class coordinator_behaviour {
   // A text that says why only the default is left: ranks lack the other configs, or rehearsals failed.
   std::string why_no_choice() const {
     if (!state_.merged->no_common_config.empty()) return state_.merged->no_common_config;
-    if (state_.merged->candidates.size() == 1) return "no rank lists another config than the default";
+    if (state_.merged->candidates.size() == 1) return "no rank lists a config other than the default";
     std::string text = "only the default is left";
     for (std::size_t i = 0; i < std::min(state_.warm_errors.size(), most_lacks); ++i)
       text += "; " + state_.warm_errors[i];

@@ -12,7 +12,7 @@ constexpr time_ns longest_pause_factor = 64;
 
 std::string in_words(double now_ns, double before_ns) {
   char text[128];
-  std::snprintf(text, sizeof text, "its times have drifted: %.4g us now, %.0f %% %s than the %.4g us of before",
+  std::snprintf(text, sizeof text, "its times have drifted: %.4g us now, %.0f %% %s than the %.4g us before",
                 now_ns / 1e3, 100 * std::abs(now_ns / before_ns - 1), now_ns > before_ns ? "more" : "less",
                 before_ns / 1e3);
   return text;

@@ -73,14 +73,14 @@ class participant_behaviour {
   runtime::time_ns failed(const runtime::error& what) noexcept {
     if (given_up_) return 0;
     if (const auto pause = tries_.after(progress_, services_.jitter)) {
-      if (tries_.failures() == 1) complain(what, "it is tried again, and calls go on with what was agreed on");
+      if (tries_.failures() == 1) complain(what, "the rank tries again, and calls keep the decisions that were made");
       return *pause;
     }
     given_up_ = true;
     tuning_request wish;
     wish.what = tuning_request::kind::end;
     wish.every_size = true;
-    wish.why = complain(what, "again and again: its tuning has ended, and what was agreed on stays");
+    wish.why = complain(what, "this happened again and again, so tuning of the op has ended; its decisions stay");
     try {
       out_.post(mine_.declaration.leader, part::coordinator, std::move(wish));
     } catch (...) {}  // the outbox has the message, and sends it again
@@ -110,7 +110,7 @@ class participant_behaviour {
   // Warns the user; returns the text for the leader.
   std::string complain(const runtime::error& what, const char* and_now) noexcept {
     try {
-      std::string why = "something was thrown in the agreement's part on rank " + std::to_string(services_.net.rank()) +
+      std::string why = "an exception was thrown in the agreement on rank " + std::to_string(services_.net.rank()) +
                         ": " + what.what();
       warn(services_, mine_.declaration.title() + ": " + why + "; " + and_now);
       return why;
@@ -321,9 +321,9 @@ class participant_behaviour {
     if (hung || unlike || std::find(own.begin(), own.end(), digest) != own.end())
       warn(services_,
            mine_.declaration.title() + ", on rank " + std::to_string(services_.net.rank()) + " (" + mine_.role +
-               "): config " + mine_.warm_errors.back() + "; it failed its rehearsal, " +
-               (digest == mine_.declaration.default_digest ? "and as the default it runs all the same: mend it"
-                                                           : "and is not tried unless a later one succeeds"));
+               "): config " + mine_.warm_errors.back() + "; its rehearsal failed, " +
+               (digest == mine_.declaration.default_digest ? "but it still runs because it is the default; fix it"
+                                                           : "so it is not tried until a later rehearsal succeeds"));
   }
   void send_warmed() {
     warmed w;

@@ -53,7 +53,7 @@ void search::begin(time_ns now) {
   const bool off = terms_.policy == tuning_policy::off;
   if (off || terms_.candidates.size() < 2) {
     const std::string& said = off ? terms_.why_off : terms_.why_no_choice;
-    const char* const usual = off ? "tuning is switched off" : "nothing but the default may run";
+    const char* const usual = off ? "tuning is switched off" : "only the default may run";
     settle(0, off ? decision_source::tuning_off : decision_source::only_default, said.empty() ? usual : said, now);
     return;
   }
@@ -82,7 +82,7 @@ void search::begin_run(time_ns now) {
   ++terms_.searching;
   if (!run_->plan().finished()) return;
   const bool alike = excluded_.back().kind == exclusion::reason::same;
-  const char* const begins = alike ? "there is nothing but the default to try: " : "only the default may run: ";
+  const char* const begins = alike ? "there is only the default to try: " : "only the default may run: ";
   settle(0, decision_source::only_default, begins + excluded_.back().why, now);
 }
 
@@ -140,7 +140,7 @@ void search::exclude_equals() {
     if (shape.empty()) continue;
     const auto [like, is_first] = first.try_emplace(shape, i);
     if (is_first || chosen_.candidate == i) continue;
-    exclude(i, exclusion::reason::same, "for these sizes it is what " + terms_.ids[like->second] + " is");
+    exclude(i, exclusion::reason::same, "for these sizes it is the same as " + terms_.ids[like->second]);
     excluded_.back().same_as = like->second;
     excluded_.back().told = true;  // the user need not do anything about it
   }
@@ -213,10 +213,10 @@ bool search::withdraw(std::uint32_t tag, std::uint64_t invocation) {
 
 void search::judge(time_ns now, std::span<const tuning::participant_clock> clocks) {
   const auto fail = [&](std::size_t candidate, rank_id late) {
-    quarantine(
-        candidate,
-        "for the second time its trial did not end in time on rank " + std::to_string(late) + ", with all ranks at it",
-        now);
+    quarantine(candidate,
+               "its trial timed out twice; the second time on rank " + std::to_string(late) +
+                   ", although all ranks had started it",
+               now);
   };
   if (!run_->end_round(fail)) return;
   run_->sum_up(clocks);
@@ -258,7 +258,7 @@ void search::settle(std::size_t winner, decision_source source, std::string why,
   chosen_.source = source;
   chosen_.why = std::move(why);
   if (!missed_.empty()) chosen_.why += "; of results files: " + missed_;
-  if (!terms_.left_out.empty()) chosen_.why += "; not tried, for their rehearsals failed: " + terms_.left_out;
+  if (!terms_.left_out.empty()) chosen_.why += "; not tried, because their rehearsals failed: " + terms_.left_out;
   chosen_.at_ns = now;
   chosen_.time_ns = aggregates().empty() || !aggregates()[winner].measured() ? 0 : aggregates()[winner].time_ns;
   ran_others_ = {};
@@ -279,7 +279,7 @@ void search::pause(time_ns now) noexcept {
 void search::refine_later(time_ns now) {
   chosen_.confidence = tuning::confidence::thin;
   if (terms_.policy != tuning_policy::online || !has_other_candidates()) return;
-  chosen_.why += "; that rests on little, and is searched for again";
+  chosen_.why += "; that is based on few measurements, so another search follows";
   refines_ = true;
   again_at_ns_ = now + first_pause_ns;
 }
@@ -294,7 +294,7 @@ void search::search_when_due(time_ns now) {
   if (std::exchange(postponed_, false)) return start_over(now);
   const bool refines = std::exchange(refines_, false);
   search_again(asked_again_ ? *std::exchange(asked_again_, {})
-               : refines    ? "what a results file has rests on little"
+               : refines    ? "the decision in the results file is based on few measurements"
                             : "trying again: " + chosen_.why,
                now);
 }

@@ -128,26 +128,25 @@ std::string search::why_it_lacked(unmet_need what) const {
   const std::string sender = "rank " + std::to_string(terms_.participants.front());
   const std::string receiver = "rank " + std::to_string(terms_.participants.back());
   switch (what) {
-    case unmet_need::payload: return "messages without a payload have nothing for it to move";
+    case unmet_need::payload: return "messages have no payload, so this config has nothing to move";
     case unmet_need::memory_of_receiver:
-      return receiver +
-             " has registered no memory that it could write into; register what receives go into there, before "
-             "the first of them";
+      return receiver + " has registered no memory for this config to write into; register the buffers of its receives "
+                        "before the first receive";
     case unmet_need::credit_in_time:
-      return "message after message was sent before a credit of " + receiver +
-             " was here, though that has registered memory; post receives there earlier, into that memory";
+      return "many messages were sent before a credit from " + receiver +
+             " had arrived, although that rank has registered memory; post its receives into that memory earlier";
     case unmet_need::memory_of_sender:
-      return "message after message was not in memory that " + sender + " has registered; register there what is sent";
-    case unmet_need::pieces:
-      return "messages lie in one piece, or in pieces that are too many or too short to go alone";
+      return "many messages were not in memory that " + sender + " has registered; register the buffers that it sends";
+    case unmet_need::pieces: return "messages lie in one piece, or in too many or too short pieces to send one by one";
     case unmet_need::like_pieces:
-      return receiver + " has other pieces than " + sender + " sends; give both sides the same shape and padding";
+      return receiver + " receives into other pieces than " + sender +
+             " sends; give both sides the same shape and padding";
     case unmet_need::word_of_pieces:
-      return "message after message was sent before " + receiver + " had said which pieces it has";
+      return "many messages were sent before " + receiver + " had said which pieces it has";
     case unmet_need::word_in_time: break;
   }
-  return "message after message was sent before " + receiver + " had said that it knows the memory that " + sender +
-         " has registered; register it earlier, and once";
+  return "many messages were sent before " + receiver + " had confirmed that it knows the memory that " + sender +
+         " has registered; register that memory once, and earlier";
 }
 
 std::vector<std::pair<std::string_view, std::uint64_t>> search::runs_of_others() const {

@@ -289,7 +289,7 @@ std::string search_run::progress() const {
   for (const shortage& s : shortages_) lacked += s.lacked;
   return std::to_string(trials_.size()) + " trials in this round, " + std::to_string(unsettled_) + " unsettled, " +
          std::to_string(book_.cancelled) + " cancelled; " + std::to_string(lacked) +
-         " trials were due when they could not run";
+         " trials could not run when they were due";
 }
 
 }  // namespace parley::actors

@@ -68,7 +68,7 @@ bool part_receiver::may_be_written() noexcept {
 
 void part_receiver::end_stalled() noexcept {
   if (!stamped_) return end(errc::timeout);
-  kept().mismatch = "the rest had not come when its time was up: its sender stands still, or what it sent is lost";
+  kept().mismatch = "the rest of the message did not arrive in time: the sender stopped, or data was lost";
   fail(errc::timeout);
   wake_if_settled();
 }
@@ -78,12 +78,12 @@ void part_receiver::fail_if_unmet() noexcept {
   if (arrived_bytes_ < stamp_.total_bytes || in_flight() == 0) return;
   const transfer_part* const unmet = parts_.find_if([](const transfer_part& p) { return !p.with_transport; });
   if (unmet != nullptr)
-    fail_unpaired("no part of " + std::to_string(unmet->into.size()) + " bytes at offset " +
-                  std::to_string(unmet->offset) + " was sent, though all bytes are here");
+    fail_unpaired("all bytes have arrived, but the sender sent no part of " + std::to_string(unmet->into.size()) +
+                  " bytes at offset " + std::to_string(unmet->offset));
 }
 
 void part_receiver::fail_unpaired(std::string what) noexcept {
-  if (failed() == errc::none) kept().mismatch = "its two halves do not fit each other: " + std::move(what);
+  if (failed() == errc::none) kept().mismatch = "its sender and receiver halves do not match: " + std::move(what);
   fail(errc::config_failed);
 }
 
@@ -107,8 +107,8 @@ void part_receiver::note_copied(std::uint64_t bytes) noexcept {
 void part_receiver::bring(transfer_part& wanted, runtime::arrival&& message) noexcept {
   if (message.length() != wanted.into.size())
     return fail_unpaired("the part at offset " + std::to_string(wanted.offset) + " has " +
-                         std::to_string(message.length()) + " bytes, and " + std::to_string(wanted.into.size()) +
-                         " were asked for");
+                         std::to_string(message.length()) + " bytes, but the receiver asked for " +
+                         std::to_string(wanted.into.size()));
   received_bytes_ += message.length();
   if (!message.remote()) note_copied(message.length());
   wanted.with_transport = true;
@@ -208,8 +208,9 @@ struct range {
   }
 };
 std::string sentence_of(const range& sent, const range& asked_for) {
-  return std::to_string(sent.bytes) + " bytes at offset " + std::to_string(sent.offset) + " were sent, and " +
-         std::to_string(asked_for.bytes) + " bytes at offset " + std::to_string(asked_for.offset) + " were asked for";
+  return "the sender sent " + std::to_string(sent.bytes) + " bytes at offset " + std::to_string(sent.offset) +
+         ", but the receiver asked for " + std::to_string(asked_for.bytes) + " bytes at offset " +
+         std::to_string(asked_for.offset);
 }
 }  // namespace
 
@@ -225,7 +226,7 @@ void part_receiver::keep(const stamp& s, runtime::arrival&& message) noexcept {
   // With overlapping parts, a sender could occupy more of this rank's memory than the size of the payload.
   if (message.length() > s.total_bytes - arrived_bytes_) {
     runtime::blame({"S8", "parts of one payload do not overlap", edge_.here()}, edge_.peer_);
-    fail_unpaired("more bytes came than the payload has");
+    fail_unpaired("more bytes arrived than the payload has");
     return;
   }
   arrived_bytes_ += message.length();

@@ -431,7 +431,7 @@ void edge_sender::say_later(const stamp& poison) noexcept {
   if (owed_poisons_ == nullptr) owed_poisons_ = std::make_unique<poison_timer>(*this);
   owed_poisons_->owed.push_back(poison);
   if (owed_poisons_->owed.size() > most_owed)
-    return services_.give_up(peer_, "the transport takes nothing that is to be said to it");
+    return services_.give_up(peer_, "the transport accepts no messages to it");
   if (!owed_poisons_->linked()) services_.ex.arm_in(*owed_poisons_, poison_pause_ns);
 }
 
@@ -480,8 +480,8 @@ void edge_sender::list_waiting(const runtime::waiting_call& of, runtime::waiting
       w.since_ns = a.since_ns_;
       const bool by_kernels = a.payload_ != nullptr && !a.payload_->is_over();
       w.lacks = by_kernels              ? "kernels of this rank that write its payload"
-                : a.patient_until_ != 0 ? "what its decided config needs of the receiver, for a moment"
-                                        : "room: what was sent before is not received";
+                : a.patient_until_ != 0 ? "a credit or confirmation that its decided config needs, for a moment"
+                                        : "room: earlier messages are not received yet";
       if (!by_kernels) w.peers = {peer_};
     });
   }

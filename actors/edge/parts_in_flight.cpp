@@ -30,8 +30,9 @@ void parts_in_flight::abandon() noexcept {
 // The failure also ends the first coroutine's wait, but the call ends with the error that is raised here.
 void parts_in_flight::refuse_second_wait() {
   fail(errc::config_failed);
-  runtime::raise({errc::config_failed,
-                  "two coroutines wait for parts of one message; let one move all of them, with more in flight"});
+  runtime::raise(
+      {errc::config_failed,
+       "two coroutines wait for parts of one message; let one coroutine move all parts, with more in flight"});
 }
 
 void parts_in_flight::fail(errc why) noexcept {

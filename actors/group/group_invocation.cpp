@@ -61,8 +61,8 @@ bool group_invocation::reached(const waiting& w) noexcept {
 // The failure also ends the first coroutine's wait, but the call ends with the error that is raised here.
 void group_invocation::refuse_second_wait() {
   fail(errc::config_failed, self());
-  runtime::raise(
-      {errc::config_failed, "two coroutines wait for parts of one call; let one of them post all, and wait"});
+  runtime::raise({errc::config_failed,
+                  "two coroutines wait for parts of one call; let one coroutine post all parts and wait for them"});
 }
 
 void group_invocation::wake_if_reached() noexcept {

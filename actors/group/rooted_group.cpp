@@ -234,7 +234,7 @@ void rooted_group::list_waiting(const runtime::waiting_call& of, runtime::waitin
       if (!idle || !begun) w.peers = inv.waited_for();
       if (!begun) {
         w.lacks = leader_ == services_.net.rank() ? "its turn: earlier calls, or room at its workers"
-                                                  : "the leader's word which config it runs";
+                                                  : "the leader's choice of its config";
       } else {
         w.lacks = idle ? "its config" : inv.receives_.empty() ? "its parts to be taken" : "parts";
       }

@@ -95,19 +95,20 @@ void lease_coordinator::pause_or_give_up(const runtime::error& what) {
   for (auto& k : keys_) {
     if (k->writer.preparing()) abort(*k);
   }
-  const std::string why = "something was thrown on rank " + std::to_string(services_.net.rank()) +
+  const std::string why = "an exception was thrown on rank " + std::to_string(services_.net.rank()) +
                           ", which leads its agreement: " + what.what().substr(0, most_error_bytes);
   const std::string op = state_.declaration.title() + ": " + why;
   if (state_.warm_errors.size() < most_warm_errors) state_.warm_errors.push_back("the coordinator: " + why);
   if (resume_at_ns_ == runtime::never) return;  // it has given up
   if (const auto pause = tries_.after(progress_, services_.jitter)) {
     resume_at_ns_ = services_.ex.deadline_in(*pause);
-    if (tries_.failures() == 1) warn(services_, op + "; it is tried again, and calls go on with what was agreed on");
+    if (tries_.failures() == 1)
+      warn(services_, op + "; the leader tries again, and calls keep the decisions that were made");
     return;
   }
   resume_at_ns_ = runtime::never;
   round_.of = nullptr;
-  warn(services_, op + "; again and again: its tuning has ended, and what was agreed on stays");
+  warn(services_, op + "; this happened again and again, so tuning of the op has ended; its decisions stay");
   state_.assigned->end_tuning(why, services_.ex.now());
   for (auto& k : keys_) static_cast<void>(state_.assigned->open_key(k->bytes, services_.ex.now()));
   if (state_.look_again) state_.look_again();
@@ -470,7 +471,7 @@ void lease_coordinator::on(received<lease_reply>& m) {
   if (heard != lease_writer::heard::broken) return;
   ++counters_.broken_promises;
   runtime::blame({"S7", "a promise stays as it was given", here()}, m.from.source);
-  end_generation("rank " + std::to_string(m.from.source) + " went back on what it had promised (S7)");
+  end_generation("rank " + std::to_string(m.from.source) + " broke its promise (S7)");
 }
 
 // True if the log still assigns a config that has failed: in scheduled trials or, as the tail, to every later call.

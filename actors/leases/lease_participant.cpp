@@ -338,7 +338,7 @@ void lease_participant::contradicted() {
       {errc::config_mismatch,
        {.op = mine_.declaration.title(), .rank = services_.net.rank(), .peer = leader},
        "the leader, rank " + std::to_string(leader) +
-           ", contradicts the log of leases that it sent before (S1); end the job and start it anew"});
+           ", contradicts the log of leases that it sent before (S1); end the job and start it again"});
 }
 
 // Twice the largest number of calls that have started within one answer's time, plus a few, up to `widest_margin`. In the answer's time

@@ -35,7 +35,8 @@ loss losses::in_words(rank_id lost, std::string_view why, departure how) const {
   }
   if (how == departure::cut_off)
     return {lost,
-            " cannot be reached any more: " + reason + "; cancel such a call and await it, and the connection stays",
+            " can no longer be reached: " + reason +
+                "; to keep the connection, cancel a call and await it before you destroy it",
             how,
             {self_, " has torn down a call whose message was in flight"}};
   const auto is_cause = [&](const loss& l) { return l.how != departure::returned && l.who != lost; };

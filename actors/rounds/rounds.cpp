@@ -173,7 +173,7 @@ round_outcome rounds::apart_alone(const round_said& m) const {
   if (m.call < forgotten_)
     return failure_outcome(m.call, m.round,
                            {errc::closed, me + " has failed in " + std::to_string(most_failures) +
-                                              " calls since, and does not know any more what became of this one"});
+                                              " calls since then and no longer knows how this one ended"});
   round_outcome o;
   o.what = round_outcome::kind::apart;
   o.call = m.call;
@@ -277,7 +277,7 @@ task<result<rounds::outcome>> rounds::lead(std::uint64_t call, std::uint32_t rou
       const error why = error::in_words(
           errc::timeout,
           {.peer = silent.empty() ? std::optional<rank_id>() : silent.front(), .unmet = runtime::awaited::members},
-          listed(silent) + " did not come to the end of it in time; see what holds it up, or allow more time" +
+          listed(silent) + " did not finish this invocation in time; see what holds it up, or allow more time" +
               said_by(silent));
       conclude_failed(call, round, why);
       co_return why;
@@ -318,7 +318,7 @@ task<result<rounds::outcome>> rounds::follow(std::uint64_t call, std::uint32_t r
     if (services_.ex.is_over(t.deadline))
       co_return error::in_words(
           errc::timeout, {.peer = leader_, .unmet = runtime::awaited::members},
-          "rank " + std::to_string(leader_) + ", which leads, has not answered in time" + said_by(leader));
+          "rank " + std::to_string(leader_) + ", the leader, has not answered in time" + said_by(leader));
     ask_if_late(t, leader);
     if (word.is_due(services_)) {
       send(leader_, part::coordinator, mine);

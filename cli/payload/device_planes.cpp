@@ -64,7 +64,7 @@ class two_ends final : private runtime::link::handler {
     wait_for(fetched_);
     std::vector<std::byte> came(bytes);
     step([&](outcome_of_step& over) { return b_.copy(came, received_.bytes(), &over); });
-    if (came != data) runtime::raise({errc::device_failed, "what came is not what was sent"});
+    if (came != data) runtime::raise({errc::device_failed, "the received message differs from the sent one"});
   }
 
  private:
@@ -88,7 +88,7 @@ class two_ends final : private runtime::link::handler {
       world_->poll();
       a_.poll();
       b_.poll();
-      if (clock::now() > until) runtime::raise({errc::timeout, "a message did not come within 5 s"});
+      if (clock::now() > until) runtime::raise({errc::timeout, "a message did not arrive within 5 s"});
     }
     if (over.how == errc::none) return;
     a_.in_words(over.how).value();
@@ -135,9 +135,9 @@ runtime::result<> ask_ucx(transports::cuda_driver& gpu) {
 
 const char* what_nccl_takes(std::size_t gpus) noexcept {
   if (gpus == 1)
-    return "between processes with a GPU each; it takes no two ranks on one GPU, and there is one here: ranks of this "
-           "machine use the other planes";
-  return "between processes with a GPU each, by nccl; it takes no two ranks on one GPU";
+    return "between processes that each have their own GPU; this machine has one GPU, so its ranks use the other "
+           "planes";
+  return "between processes that each have their own GPU, by nccl; two ranks cannot share a GPU";
 }
 
 }  // namespace parley::cli

@@ -76,7 +76,7 @@ void be_one_end(runtime::rank_id rank, int other_end) {
   if (rank == 0) say();
   for (const auto until = clock::now() + for_the_message; !seen.came;) {
     wire.poll();
-    if (clock::now() > until) runtime::raise({errc::timeout, "the message did not come within 5 s"});
+    if (clock::now() > until) runtime::raise({errc::timeout, "the message did not arrive within 5 s"});
   }
   if (rank == 1) say();
   std::printf("%s%s", fine.data(), wire.description().c_str());
@@ -180,7 +180,7 @@ runtime::result<std::string> try_host_plane() {
     }
   }
   if (reason.empty()) return description;
-  return runtime::error{errc::unavailable, "no message gets from one process of this host to another: " + reason};
+  return runtime::error{errc::unavailable, "no message can get from one process of this host to another: " + reason};
 }
 
 }  // namespace parley::cli

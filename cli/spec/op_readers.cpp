@@ -39,7 +39,7 @@ std::vector<rank_id> ranks_in(const place& at, std::string_view what, rank_id wo
   std::vector<rank_id> ranks;
   for (const place& item : at.list(what)) {
     const rank_id r = rank_of(item, world);
-    if (std::count(ranks.begin(), ranks.end(), r) != 0) item.fail("rank " + std::to_string(r) + " stands here twice");
+    if (std::count(ranks.begin(), ranks.end(), r) != 0) item.fail("rank " + std::to_string(r) + " is listed twice");
     ranks.push_back(r);
   }
   return ranks;
@@ -148,7 +148,7 @@ std::vector<Config> catalogue(const place& at, reader_of_config<Config> named) {
     auto config = named(item.text("a config"));
     if (!config) item.fail(sentence(config.reason()));
     for (const Config& other : configs) {
-      if (other->id() == (*config)->id()) item.fail("config " + other->id() + " stands in the list twice");
+      if (other->id() == (*config)->id()) item.fail("config " + other->id() + " is listed twice");
     }
     configs.push_back(std::move(*config));
     if (configs.size() > tuning::limits::configs) item.fail(too_many(tuning::limits::configs, "configs"));
@@ -162,9 +162,10 @@ std::vector<ops::config_ptr> configs_of(const place& op) {
   auto configs = catalogue<ops::config_ptr>(at, ops::named_config);
   if (configs.empty()) at.fail(R"(the catalogue is empty; list at least the default, for example "direct")");
   if (configs.front()->what_it_needs() != ops::needs::nothing)
-    at.list("configs").front().fail("config " + configs.front()->id() +
-                                    " cannot be the default, which has to run before the ranks know each other's "
-                                    R"(memory or pieces; put "direct" or a chunked one first)");
+    at.list("configs").front().fail(
+        "config " + configs.front()->id() +
+        " cannot be the default, because the default must run before the ranks know each other's "
+        R"(memory or pieces; put "direct" or a chunked one first)");
   return configs;
 }
 

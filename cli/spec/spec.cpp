@@ -15,7 +15,7 @@ spec parse_spec(std::string_view text, const std::string& file_name, const spec_
   if (const auto about = root.find("about")) static_cast<void>(about->text("about"));
   if (const auto ranks = root.find("ranks")) job.ranks = static_cast<rank_id>(ranks->number("ranks", 1, most_ranks));
   if (overrides.ranks) job.ranks = *overrides.ranks;
-  if (job.ranks == 0) root.fail(R"(the key "ranks" is missing: how many processes to start; -n can say it, too)");
+  if (job.ranks == 0) root.fail(R"(the key "ranks" is missing: how many processes to start; -n also sets it)");
   const place ops = root.at("ops", "what the ranks do together");
   for (const place& item : ops.list("ops")) {
     if (job.ops.size() == most_ops) item.fail(too_many(most_ops, "ops"));

@@ -53,8 +53,8 @@ inline parley::task<> exchange(parley::rank& self) {
 /// it does.
 inline void report(parley::rank& self, const char* loop, unsigned long long of_its_own) {
   if (of_its_own == 0) parley::runtime::raise({parley::errc::exception, std::string(loop) + " ran no step of its own"});
-  std::printf("rank %u: %d steps exchanged and checked; %s ran %llu steps of its own meanwhile\n", self.id(), steps,
-              loop, of_its_own);
+  std::printf("rank %u: %d steps exchanged and checked; %s ran %llu steps of its own at the same time\n", self.id(),
+              steps, loop, of_its_own);
 }
 
 }  // namespace neighbours

@@ -145,7 +145,7 @@ task<> sweep(parley::job& here, transports::cuda_space& space) {
       std::fflush(stdout);
     }
   }
-  if (all_wrong != 0) parley::runtime::raise({parley::errc::config_failed, "sums are not what they must be"});
+  if (all_wrong != 0) parley::runtime::raise({parley::errc::config_failed, "sums are wrong"});
 }
 
 }  // namespace

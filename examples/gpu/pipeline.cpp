@@ -138,7 +138,7 @@ class gpu_stage final : public parley::training_work {
   [[noreturn]] static void fail(const std::string& why) { parley::runtime::raise({parley::errc::device_failed, why}); }
   void launch(const examples::stage_step& step) {
     if (launch_stage(step, copies_.device(), static_cast<cudaStream_t>(stream_)) != cudaSuccess)
-      fail("no kernel starts");
+      fail("a kernel cannot be started");
   }
 
   static constexpr std::size_t most_times = 1 << 16;

@@ -232,7 +232,7 @@ task<> run_attention(parley::job& here, parley::transports::cuda_space& space) {
   parley::rank& self = here.self();
   const parley::rank_id ranks = self.world_size();
   if (options.sequence % ranks != 0)
-    parley::runtime::raise({parley::errc::bad_argument, "--seqlen is no multiple of the number of ranks"});
+    parley::runtime::raise({parley::errc::bad_argument, "--seqlen is not a multiple of the number of ranks"});
   must(examples::load_attention_kernels(), "loading kernels");
   std::vector<parley::config_ptr> configs{parley::configs::direct(), parley::configs::put(), parley::configs::get()};
   if (!options.only.empty())

@@ -327,7 +327,7 @@ inline task<> tune_and_measure(whole_layer* l) {
   std::printf("# %s, M=%llu N=%llu K=%llu, bf16, %u %s, %zu configs, none with a wrong element\n", l->words().title,
               static_cast<unsigned long long>(o.m), static_cast<unsigned long long>(o.n),
               static_cast<unsigned long long>(o.k), self.world_size(), l->shared() ? "ranks" : "GPUs", ways.size());
-  if (l->shared()) std::printf("# which share GPUs, so that their times say little, and NCCL refuses them\n");
+  if (l->shared()) std::printf("# ranks share GPUs, so their times mean little, and NCCL refuses them\n");
   std::printf("#%-35s %12s %10s  %s\n", "", "time (us)", "TFLOP/s", "config");
   print("agreed on by contextual", s[0], agreed);
   print("best of the exhaustive search", s[1], best->id());

@@ -4,7 +4,7 @@
 ///
 ///     machine m = machine::with_gpu(driver, /*device=*/0);
 ///     m.mask(parse_masks("2:sm_90,3:sm_90,nvlink").value(), /*self=*/2);
-///     m.has("sm_90")                 // an error: this rank was told to do without it
+///     m.has("sm_90")                 // an error: this rank must do without it
 ///
 /// | capability | the machine has it if |
 /// |---|---|

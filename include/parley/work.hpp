@@ -68,7 +68,7 @@ class [[nodiscard]] work {
   /// Drives the loop until the call has ended. Returns the value, which can be taken once, or throws.
   T wait() {
     if (!running_)
-      raise({errc::bad_argument, "there is nothing to wait for: this work was not started, or moved away"});
+      raise({errc::bad_argument, "there is nothing to wait for: this work was never started, or was moved away"});
     if (!done()) {
       outside_coroutines("wait");
       run_until(running_->root.where(), [this] { return running_->ended; });
@@ -119,10 +119,9 @@ class [[nodiscard]] work {
 
   void outside_coroutines(const char* what) const {
     if (running_->root.where().resuming())
-      raise(
-          {errc::bad_argument, std::string("work::") + what +
-                                   " was called inside a coroutine, which would hold up all others; co_await the call "
-                                   "itself there"});
+      raise({errc::bad_argument,
+             std::string("work::") + what +
+                 " was called inside a coroutine and would block all other coroutines; co_await the call instead"});
   }
 
   void finish() noexcept {

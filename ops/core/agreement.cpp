@@ -29,16 +29,17 @@ void check_process(const actors::services& s, const actors::op_declaration& op, 
 
 std::string what_is_missing(const actors::participant_state& mine, std::uint64_t bytes) {
   if (mine.candidates.empty())
-    return "not every rank of it has declared the op yet, or its word has not come; rank " +
+    return "not all ranks of the op have declared it yet, or their declarations have not arrived; rank " +
            std::to_string(mine.declaration.leader) + " leads";
   if (mine.candidates.size() == 1)
-    return mine.no_common_config.empty() ? "no rank lists another config than the default" : mine.no_common_config;
+    return mine.no_common_config.empty() ? "no rank lists a config other than the default" : mine.no_common_config;
   if (mine.policy == actors::tuning_policy::off) return "tuning is switched off on this rank";
   if (mine.assigned == nullptr) return "its candidates are being tried, or no call of this size has been made yet";
   if (!mine.assigned->opened()) return "the candidates are being warmed";
   const actors::search* c = mine.assigned->find(bytes);
   if (c == nullptr) return "no call of this size has been made yet";
-  return "search " + std::to_string(c->number()) + " goes on, with " + std::to_string(c->trials()) + " trials so far";
+  return "search " + std::to_string(c->number()) + " is running, with " + std::to_string(c->trials()) +
+         " trials so far";
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ std::string thrown_by(std::string_view question) {
   const runtime::error what = runtime::describe(std::current_exception());
   const std::string asked = std::string(question) + " threw ";
   if (what.code() != errc::exception) return asked + what.what();
-  return asked + (what.text().empty() ? "something that is no std::exception" : "\"" + what.text() + "\"");
+  return asked + (what.text().empty() ? "an object that is not a std::exception" : "\"" + what.text() + "\"");
 }
 
 // Returns a text about the requirements of the config that the machine does not meet; empty if it meets all.
@@ -84,7 +84,7 @@ void check_default(std::string_view what, runtime::rank_id self, const machine* 
   try {
     why = why_not_default(on, config, asks_itself);
   } catch (...) {
-    why = thrown_by("asking for it");
+    why = thrown_by("`available()`");
   }
   if (!why.empty())
     refuse(what, self, config,
@@ -99,9 +99,9 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self, const
   if (!configs.empty()) check_default(what, self, on, *configs[0], !capable);
   capabilities found;
   found.available = tuning::bits(configs.size(), tuning::bit::set);
-  ask_each(found, configs, "asking what it requires", [&](std::size_t i) { return what_lacks(on, *configs[i]); });
+  ask_each(found, configs, "`requirements()`", [&](std::size_t i) { return what_lacks(on, *configs[i]); });
   if (!capable) {
-    ask_each(found, configs, "asking for it", [&](std::size_t i) {
+    ask_each(found, configs, "`available()`", [&](std::size_t i) {
       const auto can = configs[i]->available();
       return can ? std::string() : can.reason().what();
     });
@@ -117,19 +117,18 @@ capabilities capabilities_of(std::string_view what, runtime::rank_id self, const
   }
   if (thrown.empty() && answer.size() != configs.size())
     runtime::raise({errc::bad_argument, std::string(what) + ": the capability function of rank " +
-                                            std::to_string(self) + " answers for " + std::to_string(answer.size()) +
-                                            " configs, but the op has " + std::to_string(configs.size()) +
-                                            "; give one answer per config, in their order"});
+                                            std::to_string(self) + " returned " + std::to_string(answer.size()) +
+                                            " answers, but the op has " + std::to_string(configs.size()) +
+                                            " configs; return one answer per config, in their order"});
   if (thrown.empty() && !answer[0])
     refuse(what, self, *configs[0],
            "the capability function of rank " + std::to_string(self) + " says that it cannot run " + configs[0]->id() +
-               ", which is the default and must run on every rank; list one first that all ranks can run");
+               ", which is the default and must run on every rank; list a config first that all ranks can run");
   for (std::size_t i = 1; i < configs.size(); ++i) {
     if (!found.available.test(i)) continue;
-    const std::string why =
-        !thrown.empty() ? thrown
-        : answer[i]     ? ""
-                        : "the capability function of rank " + std::to_string(self) + " says that it has it not";
+    const std::string why = !thrown.empty() ? thrown
+                            : answer[i]     ? ""
+                                            : "the capability function of rank " + std::to_string(self) + " says no";
     if (!why.empty()) leave_out(found, i, *configs[i], why);
   }
   return found;
@@ -149,7 +148,7 @@ void add_limits(capabilities& found, const std::vector<const op_config*>& config
       demanded = demands_of(i);
     } catch (...) {
       if (!found.available.test(i)) continue;  // it has its reason already
-      leave_out(found, i, *configs[i], thrown_by("asking what it demands"));
+      leave_out(found, i, *configs[i], thrown_by("asking for its demands"));
       found.faults.push_back("config " + found.missing.back() + "; it will not be tried");
       continue;
     }

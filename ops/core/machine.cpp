@@ -78,8 +78,8 @@ runtime::result<std::vector<masked_capability>> parse_masks(std::string_view tex
     if (const auto colon = one.find(':'); colon != std::string_view::npos) {
       made = {number_in<rank_id>(one.substr(0, colon)), std::string(one.substr(colon + 1))};
       if (!made.rank)
-        return error{errc::malformed,
-                     "\"" + std::string(one) + "\" begins with no rank; write RANK:CAPABILITY, for example 2:sm_90"};
+        return error{errc::malformed, "\"" + std::string(one) +
+                                          "\" does not begin with a rank; write RANK:CAPABILITY, for example 2:sm_90"};
     }
     if (made.name.empty())
       return error{errc::malformed, "\"" + std::string(one) +
@@ -147,14 +147,13 @@ runtime::result<> machine::is_capability(std::string_view name) {
   if (std::ranges::find(named, name) != named.end() || is_numbered(name)) return {};
   const std::vector<std::string> near = names_near(name);
   const std::string meant = near.empty() ? "" : fmt::format(" did you mean {}?", fmt::join(near, " or "));
-  return error{errc::bad_argument,
-               fmt::format("\"{}\" is no capability of a machine;{} there are {}; what else a config needs its "
-                           "`available` says",
-                           name.substr(0, most_of_a_name), meant, what_there_is())};
+  return error{errc::bad_argument, fmt::format("\"{}\" is not a capability of a machine;{} the capabilities are {}; "
+                                               "anything else that a config needs belongs in its `available`",
+                                               name.substr(0, most_of_a_name), meant, what_there_is())};
 }
 
 std::string machine::what_there_is() {
-  return fmt::format("{}, sm_90, cuda_12.4, nccl_2.28, memory_40 and alike", fmt::join(named, ", "));
+  return fmt::format("{}, sm_90, cuda_12.4, nccl_2.28, memory_40 and the like", fmt::join(named, ", "));
 }
 
 machine machine::without_gpu() {
@@ -186,7 +185,7 @@ machine machine::with_gpu(const transports::cuda_driver& gpu, int device, const 
   const bool sees_others = gpu.devices().size() > 1;
   if (sees_others && d.peers.empty()) m.lacks("peer_access", who + " reaches the memory of no other GPU");
   if (sees_others && d.nvlink.empty()) m.lacks("nvlink", who + " has no NVLink to another GPU");
-  if (!d.ipc) m.lacks("ipc", who + " cannot give its memory to other processes, as the driver says");
+  if (!d.ipc) m.lacks("ipc", who + " cannot share its memory with other processes, according to the driver");
   return m;
 }
 
@@ -198,7 +197,7 @@ void machine::mask(const std::vector<masked_capability>& masks, rank_id self) {
 
 namespace {
 error masked_by(const std::string& mask) {
-  return error{errc::unavailable, "this rank was told to do without " + mask + " (PARLEY_MASK)"};
+  return error{errc::unavailable, "this rank must do without " + mask + " (PARLEY_MASK)"};
 }
 }  // namespace
 

@@ -197,10 +197,10 @@ errc neighbours::answer(rank_id from, const actors::neighbour_question& q) {
   }
   if (p == nullptr) {
     const std::string differs = declared_otherwise(from, q);
-    const std::string why =
-        title + "rank " + asks + " has rank " + self + " as a neighbour, and rank " + self + " has " +
-        actors::listed(options_.listed) + " as its own; " +
-        (differs.empty() ? "let both name each other" : differs + "; declare the op alike on all its ranks");
+    const std::string why = title + "rank " + asks + " has rank " + self + " as a neighbour, but rank " + self +
+                            "'s neighbours are " + actors::listed(options_.listed) + "; " +
+                            (differs.empty() ? "list each as a neighbour of the other"
+                                             : differs + "; declare the op alike on all its ranks");
     if (!refused_) actors::warn(services_, why);
     const error refused = error::in_words(errc::declaration_mismatch, about(from), why);
     for (const rank_id r : options_.listed) refuse(r, refused);
@@ -330,8 +330,8 @@ void neighbours::close(const error& why) {
   refused_ = error::in_words(is_wrong || is_of_end ? code : errc::closed, about,
                              "op " + options_.op + ": a call has failed on rank " +
                                  std::to_string(services_.net.rank()) + " (" + why.what().substr(0, most_words / 2) +
-                                 "), and messages of it may still come, so that no other can follow" +
-                                 (is_of_end ? "" : "; declare the op anew, under another name"),
+                                 "), and its messages may still arrive, so this op can make no further calls" +
+                                 (is_of_end ? "" : "; declare it again under another name"),
                              first);
   closed_ = true;
   spread();

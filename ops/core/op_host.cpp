@@ -102,18 +102,18 @@ actors::inquiries::own_knowledge op_host::what_is_known() {
 
 // More bytes have arrived than this rank keeps for ops that it has not declared. Tells the sender, and warns once.
 void op_host::refuse_early(const actors::stamp& s) {
-  const std::string what = "more than " + std::to_string(services_.early_bytes) + " bytes came to rank " +
-                           std::to_string(id()) + " for ops that it has not declared yet";
+  const std::string self = "rank " + std::to_string(id());
+  const std::string what =
+      self + " received more than " + std::to_string(services_.early_bytes) + " bytes for ops that it has not declared";
   actors::op_reject word;
   word.code = static_cast<std::uint8_t>(errc::full);
-  word.text = what +
-              ", this one among them, and what it was sent before is gone; declare the op there earlier, or send "
-              "less, or larger parts, before that";
+  word.text = what + ", including this op, and dropped this op's messages; declare the op earlier on " + self +
+              ", or send less, or fewer and larger parts, before that rank declares it";
   static_cast<void>(mail_.send(s.source, actors::number_of(s.op, actors::part::participant), s.generation, word));
   if (!std::exchange(warned_of_early_, true))
-    actors::warn(services_, what + ": what rank " + std::to_string(s.source) +
-                                " sent is gone, and the calls of its op will fail; declare the op earlier, or send "
-                                "less before that");
+    actors::warn(services_, what + ", and dropped messages of rank " + std::to_string(s.source) +
+                                ", so calls of their op will fail; declare the op earlier, or send less before " +
+                                self + " declares it");
 }
 
 // Called while the rank is made.
@@ -286,8 +286,8 @@ void op_host::note_idle(const std::string& op) {
 
 void op_host::warn_not_compared(const std::string& op, const tuning::constraints& allowed, std::string_view why) {
   if (allowed.compare_trials)
-    results_.warn({op + ": what its trials bring is not compared (NUMERICAL_CHECK), " + std::string(why) +
-                   "; what its configs say of their own accuracy counts"});
+    results_.warn({op + ": the results of its trials are not compared (NUMERICAL_CHECK), " + std::string(why) +
+                   "; only the accuracy that its configs state counts"});
 }
 
 // The first use of a config on a device pins blocks, maps memory or makes communicators, so its time says nothing about later uses. A
@@ -343,7 +343,7 @@ bool make_room_on(op_host& host) {
 void op_host::end_ops_with(const actors::loss& l, errc code) noexcept {
   const auto lacks = [&](const actors::op_declaration& op) -> std::string {
     if (l.how != departure::returned) return "";
-    if (op.participants.front().role != "sender") return "; this op cannot go on without it";
+    if (op.participants.front().role != "sender") return "; this op cannot continue without that rank";
     return op.leader == l.who ? "; this receive has no sender" : "; this send has no receiver";
   };
   for (op_end& e : ops()) {

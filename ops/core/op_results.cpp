@@ -55,8 +55,8 @@ op_memory recall_op(const tuning::results_file& file, const actors::op_declarati
       return;
     }
     if (!known(r.solution))
-      memory.warnings.push_back(fmt::format("results for {},{}: {} has no config {} here, so that it is tuned anew",
-                                            r.op, r.parameters, op.name, r.solution.substr(0, longest_solution)));
+      memory.warnings.push_back(fmt::format("results for {},{}: {} has no config {} here, so it is tuned again", r.op,
+                                            r.parameters, op.name, r.solution.substr(0, longest_solution)));
     if (r.solution.size() <= longest_solution)
       memory.entries.push_back({r.parameters, r.solution, r.time_ms, machines, 0, r.thin});
   };
@@ -65,11 +65,10 @@ op_memory recall_op(const tuning::results_file& file, const actors::op_declarati
     if (const auto machines = machines_in(std::string_view(r->op).substr(name.size() + 1))) take(*r, *machines);
   }
   if (memory.entries.empty() && memory.warnings.empty() && of_other_type != nullptr)
-    memory.warnings.push_back(
-        fmt::format("results for {},{} are not used: {} is declared with {}, so that it is tuned anew; if it is the "
-                    "same op, declare it with the dtype of the file",
-                    of_other_type->op, of_other_type->parameters, op.name,
-                    op.dtype.empty() ? "no dtype" : "the dtype " + op.dtype));
+    memory.warnings.push_back(fmt::format("results for {},{} are not used: {} is declared with {}, so it is tuned "
+                                          "again; if it is the same op, declare it with the dtype of the file",
+                                          of_other_type->op, of_other_type->parameters, op.name,
+                                          op.dtype.empty() ? "no dtype" : "the dtype " + op.dtype));
   return memory;
 }
 

@@ -105,7 +105,7 @@ class one_sided_config : public paired_config {
     if (memory != nullptr && memory->has_streams()) return net.one_sided_devices();
     if (by_ == device_copy{}) return {};
     return error{errc::unavailable,
-                 "kernel_blocks and streams say how a GPU is to copy, and the payload lies in host memory"};
+                 "kernel_blocks and streams say how a GPU copies, but the payload lies in host memory"};
   }
   std::string shape(std::uint64_t bytes) const override {
     return cut_as(identity().name, bytes, chunk_bytes_, in_flight_) + " by " + std::to_string(by_.kernel_blocks) +
@@ -133,7 +133,7 @@ class put_config final : public one_sided_config {
   }
   // The bytes of a put arrive before its stamp.
   task<> receive(part_receiver& in, std::span<std::byte>) const override {
-    if (!in.landed()) runtime::raise({errc::config_failed, "the sender stamped a put without having put anything"});
+    if (!in.landed()) runtime::raise({errc::config_failed, "the sender announced a put, but has put nothing"});
     co_return;
   }
   bool is_over_once_landed() const noexcept override { return true; }
@@ -163,7 +163,7 @@ class ucx_config final : public paired_config {
   std::vector<std::string> requirements() const override { return {"ucx"}; }
   runtime::result<> works_over(const runtime::link& net, const runtime::memory_space* memory) const override {
     if (memory == nullptr || !memory->has_streams())
-      return error{errc::unavailable, "it is for payloads on a device; those in host memory UCX moves by direct"};
+      return error{errc::unavailable, "it is for payloads on a device; for payloads in host memory use direct"};
     return net.moves_devices();
   }
   task<> send(part_sender& out, std::span<const std::byte> data) const override {
@@ -279,8 +279,8 @@ error unknown(std::string_view text, const std::string& why) {
 paired_config::paired_config(tuning::config_identity identity, std::uint64_t whole_up_to, needs what)
     : op_config(std::move(identity)), whole_up_to_(whole_up_to), needs_(what) {
   if (goes_by_piece() && whole_up_to != 0)
-    runtime::raise({errc::bad_argument,
-                    "config " + id() + " goes by the piece, and so nothing of it goes whole; leave whole_up_to 0"});
+    runtime::raise(
+        {errc::bad_argument, "config " + id() + " sends payloads piece by piece, never whole; leave whole_up_to at 0"});
 }
 
 op_config::op_config(tuning::config_identity identity)
@@ -306,7 +306,7 @@ runtime::result<> check_catalogue(std::string_view op, const std::vector<config_
     return error{errc::bad_argument,
                  title + ": its default, " + configs.front()->id() + ", needs " +
                      (configs.front()->goes_by_piece() ? "payloads in pieces" : "registered memory") +
-                     ", and the default must always be there; list another config first"};
+                     ", but the default must always be able to run; list another config first"};
   return {};
 }
 

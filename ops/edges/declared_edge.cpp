@@ -133,7 +133,7 @@ void declared_edge::make_or_warn() noexcept {
 void declared_edge::warn_not_made() noexcept {
   being_made_ = false;
   actors::warn(host_.services(), "an edge with rank " + std::to_string(peer_) +
-                                     " could not be made, and what came for it is lost: " +
+                                     " could not be created, and messages that arrived for it are lost: " +
                                      runtime::describe(std::current_exception()).what());
 }
 

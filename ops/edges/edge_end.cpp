@@ -18,7 +18,7 @@ capabilities capabilities_of(const edge_options& o, const actors::op_declaration
                                [](const paired_config& c) { return c.demands(); });
   std::vector<const op_config*> plain;
   for (const auto& c : o.configs) plain.push_back(c.get());
-  ask_each(found, plain, "asking whether it works over this rank's link", [&](std::size_t i) {
+  ask_each(found, plain, "the check whether it works over this rank's link", [&](std::size_t i) {
     const auto works = o.configs[i]->works_over(net, o.memory);
     return works ? std::string() : works.reason().text();
   });

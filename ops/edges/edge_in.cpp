@@ -56,7 +56,7 @@ edge_in::edge_in(actors::services& s, const edge_options& o)
                               : why,
             about(),
             "rank " + std::to_string(options_.peer) + " has ended this generation of the op" +
-                (takes_us_for_dead ? ": it takes this rank for dead"
+                (takes_us_for_dead ? ": it considers this rank dead"
                  : restarted       ? ": it says that one of the op's ranks has restarted"
                                    : ", with " + std::string(runtime::name(why)))});
     });
@@ -66,8 +66,8 @@ edge_in::edge_in(actors::services& s, const edge_options& o)
   receiver_.on_overflow([this] { refuse_overflow(); });
   receiver_.on_too_many_tags([this] {
     reject({errc::bad_argument, about(),
-            "this rank knows " + std::to_string(actors::most_tags) +
-                " tags of this op already, of messages that came and of receives; use fewer"});
+            "the messages and receives of this op already use " + std::to_string(actors::most_tags) +
+                " tags on this rank; use fewer tags"});
   });
   receiver_.on_refused([this](const part_receiver& in, errc why) { tell_refused(in, why); });
   start(receiver_.rows());
@@ -78,10 +78,10 @@ edge_in::~edge_in() = default;
 
 void edge_in::refuse_overflow() {
   reject(error::in_words(errc::full, about(),
-                         declaration().title() + ": more than " + std::to_string(services_.early_bytes) +
-                             " bytes came to rank " + std::to_string(services_.net.rank()) +
-                             " before it declared its ops, joined their generations or posted the receives; do that "
-                             "earlier, or send less, or larger parts, before it is done"));
+                         declaration().title() + ": rank " + std::to_string(services_.net.rank()) +
+                             " received more than " + std::to_string(services_.early_bytes) +
+                             " bytes before it declared their ops, joined the ops' generations or posted the receives; "
+                             "do so earlier, or send less, or fewer and larger parts, before then"));
 }
 
 std::vector<runtime::arrival> edge_in::retire() noexcept {
@@ -125,11 +125,11 @@ task<> edge_in::until_runnable(part_receiver& in, std::uint64_t ran) {
     if (woken.code() != errc::timeout) runtime::raise(woken.reason());
     in.fail(errc::declaration_mismatch);
     const paired_config* const theirs = find(ran);
-    runtime::raise(
-        {errc::declaration_mismatch, "the sender's default is " +
-                                         (theirs == nullptr ? "a config that this rank does not list" : theirs->id()) +
-                                         ", and this rank's default is " + options_.configs.front()->id() +
-                                         "; the first one of the list, the default, must be the same on both ranks"});
+    runtime::raise({errc::declaration_mismatch,
+                    "the sender's default is " +
+                        (theirs == nullptr ? "a config that this rank does not list" : theirs->id()) +
+                        ", and this rank's default is " + options_.configs.front()->id() +
+                        "; the first config of the list, the default, must be the same on both ranks"});
   }
   if (failed_) runtime::raise(*failed_);
   if (runnable(ran) != nullptr) co_return;

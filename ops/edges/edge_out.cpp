@@ -71,7 +71,7 @@ edge_out::edge_out(actors::services& s, const edge_options& o, const tuning::pla
   sender_.on_ended([this] {
     fail({errc::fenced, about(),
           "rank " + std::to_string(options_.peer) +
-              " has ended this generation of the op: it takes this rank for dead or restarted"});
+              " has ended this generation of the op: it considers this rank dead or restarted"});
   });
   start(sender_.rows());
 }
@@ -167,9 +167,9 @@ task<> edge_out::send_when_admitted(std::span<const std::byte> data, call_option
                                             why_not_admitted(call.tag, data.size(), payload && !payload->is_over()));
     facts.whole_bytes = data.size();
     throw explained(number.code(), facts,
-                    (failed_ ? "" : words_of(facts.unmet)) + "a send of " + std::to_string(data.size()) +
-                        " bytes, tag " + std::to_string(call.tag) + ", had not begun: invocation " +
-                        std::to_string(sender_.next_invocation(call.tag)) + " would have been the next one" +
+                    "a send of " + std::to_string(data.size()) + " bytes (tag " + std::to_string(call.tag) +
+                        ", invocation " + std::to_string(sender_.next_invocation(call.tag)) + ") had not begun" +
+                        (failed_ ? "" : ": " + words_of(facts.unmet)) +
                         (number.code() == errc::timeout ? words_of_peer() : ""));
   }
   payload.reset();
@@ -302,7 +302,7 @@ task<> edge_out::run(actors::outgoing inv, std::span<const std::byte> data, time
 void edge_out::after_failed_fence(errc how) {
   if (how != errc::device_failed) return lose_peer();
   std::string why =
-      "its device failed before what it wrote into memory of rank " + std::to_string(options_.peer) + " was there";
+      "its device failed before its writes into memory of rank " + std::to_string(options_.peer) + " had completed";
   why += said_by(&memory(), how, why);
   services_.give_up(services_.net.rank(), why);
 }
@@ -311,7 +311,7 @@ void edge_out::lose_peer() {
   if (failed_) return;  // it has ended already, and a new process may be in the peer's place
   fail({errc::peer_failed, about(),
         "the fence after a put to rank " + std::to_string(options_.peer) +
-            " failed, so that rank counts as dead; restart the job to continue"});
+            " failed, so that rank is considered dead; restart the job to continue"});
   sender_.one_sided()->say_ended();
   services_.give_up(options_.peer, "the fence after a put to it failed");
 }
@@ -336,7 +336,8 @@ task<> edge_out::send_and_tell(std::span<const std::byte> data, call_options cal
     std::rethrow_exception(thrown);
   }
   throw explained(earlier.code, about_refused(earlier),
-                  words_of(earlier) + "; that message had left when this was heard, and the next one has been sent");
+                  words_of(earlier) +
+                      "; this rank learned of it only after it had sent that message, and has now sent the next one");
 }
 
 // A send in flight ends with the refusal. If the send has ended already, the next call reports the refusal.

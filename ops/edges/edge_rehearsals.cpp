@@ -173,8 +173,9 @@ task<std::uint64_t> edge_in::rehearse_next(std::uint64_t due, std::uint64_t want
         own != nullptr && own->digest() != digest;  // the sender runs another config of its wire class
     runtime::raise({errc::config_failed,
                     std::string(in.mismatch()) +
-                        (stands_in ? "; this rank runs " + own->id() + " in its place, as both have the wire class `" +
-                                         own->identity().wire_class + "`: configs of one wire class cut payloads alike"
+                        (stands_in ? "; this rank runs " + own->id() + " instead, because both have the wire class `" +
+                                         own->identity().wire_class +
+                                         "`; all configs of a wire class must cut payloads in the same way"
                                    : "")});
   }
   if (thrown) runtime::raise(runtime::describe(thrown));

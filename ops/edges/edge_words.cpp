@@ -47,15 +47,15 @@ runtime::awaited edge_out::why_not_admitted(std::uint32_t tag, std::uint64_t byt
 }
 
 std::string edge_out::words_of(runtime::awaited unmet) const {
-  if (unmet == runtime::awaited::kernels) return "what kernels of this rank were to write was not there; ";
+  if (unmet == runtime::awaited::kernels) return "kernels of this rank had not finished writing the buffer";
   const std::string peer = "rank " + std::to_string(options_.peer);
   if (unmet == runtime::awaited::room)
-    return peer + " has no room: it has not posted the receives for what was sent before; ";
-  return peer + " has not answered for this op, which it may not have declared yet, and of the " +
+    return peer + " has no room, because it has not posted receives for the earlier messages";
+  return peer + " has not answered for this op and may not have declared it yet, and " +
+         std::to_string(sender_.allowance().taken_bytes()) + " of the " +
          std::to_string(sender_.allowance().most_bytes()) +
-         " bytes that may be sent to it before it has declared their ops " +
-         std::to_string(sender_.allowance().taken_bytes()) +
-         " are taken; declare the op there earlier, or send less before that; ";
+         " bytes that this rank may send to it for undeclared ops are in use; declare the op earlier on " + peer +
+         ", or send less before that rank declares it";
 }
 
 void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::size_t bytes, std::string_view why) {
@@ -68,14 +68,13 @@ void edge_out::end_failed(const actors::outgoing& inv, part_sender& out, std::si
   facts.config = find(inv.mark.digest)->id();
   facts.done_bytes = out.sent_bytes();
   facts.whole_bytes = bytes;
-  throw explained(out.failed(), facts,
-                  "config " + facts.config + " to rank " + std::to_string(options_.peer) + " sent " +
-                      std::to_string(out.sent_bytes()) + " of " + std::to_string(bytes) + " bytes" +
-                      (out.failed() == errc::timeout ? ", which that rank has not taken: it has posted no receive, or "
-                                                       "reads too slowly for this deadline"
-                                                     : "") +
-                      (why.empty() ? "" : "; " + std::string(why)) +
-                      (out.failed() == errc::timeout ? words_of_peer() : ""));
+  throw explained(
+      out.failed(), facts,
+      "config " + facts.config + " to rank " + std::to_string(options_.peer) + " sent " +
+          std::to_string(out.sent_bytes()) + " of " + std::to_string(bytes) + " bytes" +
+          (out.failed() == errc::timeout ? "; that rank has posted no receive, or reads too slowly for this deadline"
+                                         : "") +
+          (why.empty() ? "" : "; " + std::string(why)) + (out.failed() == errc::timeout ? words_of_peer() : ""));
 }
 
 runtime::error_facts edge_out::about_refused(const refusal& r) const {
@@ -117,9 +116,10 @@ void edge_in::throw_failed(const part_receiver& in, std::uint64_t ran, std::stri
       (config == nullptr ? "an unknown config" : "config " + config->id()) + " received " +
       std::to_string(in.received_bytes()) + " of " + std::to_string(in.total_bytes()) + " bytes from rank " +
       std::to_string(options_.peer) +
-      (in.sender_failure() == errc::none ? ""
-                                         : ", where it ended with " + std::string(runtime::name(in.sender_failure()))) +
-      (other_bytes ? "; they are other bytes than were sent, which the comparison of trials found" : "") +
+      (in.sender_failure() == errc::none
+           ? ""
+           : ", and the send ended there with " + std::string(runtime::name(in.sender_failure()))) +
+      (other_bytes ? "; the comparison of trials found that the bytes differ from those sent" : "") +
       (why.empty() ? "" : "; " + std::string(why));
   report_failure(in, in.digest(), in.failed(), what);
   runtime::error_facts facts = about(in.invocation(), in.mark()->tag);
@@ -138,14 +138,14 @@ std::string why_refused(const part_receiver& in, errc why) {
   const std::string bytes = std::to_string(came.total_bytes) + " bytes";
   std::string text;
   if (why == errc::declaration_mismatch) {
-    text = "which is for " + words_of_elements(takes.type) + ", and the message has " +
+    text = "which is for " + words_of_elements(takes.type) + ", but the message has " +
            words_of_elements(came.more_type) +
            (is_of_a_run(takes.type) ? "; give all stages the same microbatches"
                                     : "; give both ranks the same type, or send bytes");
   } else if (why == errc::buffer_too_small) {
     text = "which is too small for the message of " + bytes;
   } else {
-    text = "where as many were expected, and the message has " + bytes;
+    text = "which the message must fill, but the message has " + bytes;
   }
   return in.landed() ? text : text + "; nothing was written";
 }
@@ -168,7 +168,7 @@ void edge_in::tell_refused(const part_receiver& in, errc why) {
 // If the peer has not said what it is doing (perhaps there was no time to ask), names another likely reason.
 std::string edge_in::late_because() const {
   const std::string said = words_of_peer();
-  return said.empty() ? ", or what it sends has another tag" : said;
+  return said.empty() ? ", or its messages have another tag" : said;
 }
 
 std::string edge_in::words_of_failure_there(errc code, const std::string& config) const {
@@ -185,9 +185,9 @@ void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std
     runtime::error_facts facts = about_next(in.invocation(), tag, runtime::awaited::message);
     facts.own_bytes = capacity;
     throw explained(in.failed(), facts,
-                    "a receive of up to " + std::to_string(capacity) + " bytes from rank " +
-                        std::to_string(options_.peer) + ", tag " + std::to_string(tag) + ", was not met: invocation " +
-                        std::to_string(in.invocation()) + " had not begun" +
+                    "no message matched a receive of up to " + std::to_string(capacity) + " bytes from rank " +
+                        std::to_string(options_.peer) + " (tag " + std::to_string(tag) + ", invocation " +
+                        std::to_string(in.invocation()) + ")" +
                         (in.failed() == errc::timeout && !failed_ ? "; that rank is late" + late_because() : ""));
   }
   runtime::error_facts facts = about(in.invocation(), tag);
@@ -197,8 +197,9 @@ void edge_in::throw_unmatched(const part_receiver& in, std::size_t capacity, std
   const paired_config* const failed = of_sender ? find(in.digest()) : nullptr;
   if (failed != nullptr) facts.config = failed->id();
   throw explained(in.failed(), facts,
-                  "from rank " + std::to_string(options_.peer) + " into a buffer of " + std::to_string(capacity) +
-                      " bytes" + (in.refused() ? ", " + why_refused(in, in.failed()) : ", tag " + std::to_string(tag)) +
+                  "a receive from rank " + std::to_string(options_.peer) + " into a buffer of " +
+                      std::to_string(capacity) + " bytes" +
+                      (in.refused() ? ", " + why_refused(in, in.failed()) : ", tag " + std::to_string(tag)) +
                       (failed == nullptr ? "" : words_of_failure_there(in.failed(), failed->id())));
 }
 

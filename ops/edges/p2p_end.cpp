@@ -179,7 +179,8 @@ class told_operation {
     while (is_behind()) {
       auto woken = co_await passed.next(runtime::never);
       if (!woken)
-        runtime::raise({woken.code(), words() + ": it came, and a send still read the memory that it is for"});
+        runtime::raise(
+            {woken.code(), words() + ": its message arrived, but a send was still reading the memory for it"});
     }
     co_await edge.memory().copy(operation_.bytes.first(moved), beside->bytes().first(moved));
     end_.note_copied(moved);
@@ -531,8 +532,8 @@ void p2p_end::check_circles(const runtime::dataflow& flow, std::span<const p2p_o
     runtime::raise(
         {errc::bad_argument,
          title_of(*m.sent->operation, name_) +
-             ", this rank itself: it is to send what a receive before it brings, and that waits for this send; " +
-             "list the send first, to exchange in place"});
+             ", this rank itself: it sends what an earlier receive brings, but that receive waits for this send; " +
+             "list the send first to exchange in place"});
   }
 }
 

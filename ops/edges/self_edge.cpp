@@ -133,8 +133,8 @@ void self_edge::throw_misfit(const copying& c, const char* verb, std::uint32_t t
   facts.own_bytes = c.into.size();
   if (!c.same_type())
     throw explained(errc::declaration_mismatch, facts, verb,
-                    words_of_elements(c.sent) + " were sent to where " + words_of_elements(c.taken) +
-                        " are expected; nothing was written");
+                    "the send has " + words_of_elements(c.sent) + ", but the receive expects " +
+                        words_of_elements(c.taken) + "; nothing was written");
   throw explained(errc::buffer_too_small, facts, verb,
                   std::to_string(c.from.size()) + " bytes do not fit into " + std::to_string(c.into.size()) +
                       "; nothing was written");

@@ -187,7 +187,7 @@ std::string partners_of(const std::vector<declared_edge*>& outs, const std::vect
     for (const declared_edge* e : edges) all.push_back(e->peer());
     return (all.size() == 1 ? "rank " : "ranks ") + listed(all);
   };
-  if (outs.empty() && ins.empty()) return "it has no part in the op: no edge and no role names it";
+  if (outs.empty() && ins.empty()) return "no edge and no role of the op names this rank";
   const std::string sends = outs.empty() ? "" : "sends to " + ranks(outs);
   const std::string receives = ins.empty() ? "" : "receives from " + ranks(ins);
   return "it " + sends + (outs.empty() || ins.empty() ? "" : " and ") + receives;
@@ -206,7 +206,7 @@ agreement transfer::agreed() const {
     return outs_.empty() ? ins_.front()->in().agreed() : outs_.front()->out().agreed();
   const std::string mine = "rank " + std::to_string(self_);
   runtime::raise({errc::bad_argument, "op " + name_ + ": " +
-                                          (idle() ? mine + " asks for what was agreed, and "
+                                          (idle() ? mine + " has no decisions of this op: "
                                                   : "say which partner of " + mine + " is meant; ") +
                                           partners_of(outs_, ins_)});
 }

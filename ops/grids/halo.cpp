@@ -164,7 +164,7 @@ runtime::result<p2p_options> halo_messages(const halo_options& op, rank_id self,
     return messages;
   }
   if (op.ranks.size() > 3) return wrong("a grid has 1 to 3 dimensions");
-  if (!op.neighbours.empty()) return wrong("a grid of ranks has its own neighbours; leave the list empty");
+  if (!op.neighbours.empty()) return wrong("a grid determines its neighbours; leave the list `neighbours` empty");
   if (!op.periodic.empty() && op.periodic.size() != op.ranks.size())
     return wrong("`periodic` needs one entry per dimension");
   if (!op.width.empty() && op.width.size() != op.ranks.size()) return wrong("`width` needs one entry per dimension");
@@ -225,7 +225,7 @@ void halo::check(const halo_field& f, std::size_t number) const {
   const auto wrong = [&](const std::string& what) {
     runtime::raise({errc::bad_argument, title_ + ": field " + std::to_string(number) + " " + what});
   };
-  if (f.element_bytes == 0) wrong("has elements of no bytes");
+  if (f.element_bytes == 0) wrong("has elements of 0 bytes");
   if (op_.memory != nullptr) {
     const auto there = op_.memory->check(f.memory);
     if (!there) wrong("has " + there.reason().text());
@@ -249,7 +249,7 @@ void halo::check(const halo_field& f, std::size_t number) const {
   if (f.cells.size() != op_.ranks.size())
     wrong("has " + std::to_string(f.cells.size()) + " dimensions where the op has " + std::to_string(op_.ranks.size()));
   if (!f.strides.empty() && (f.strides.size() != f.cells.size() || f.strides.back() != 1))
-    wrong("needs a stride per dimension, of which the last is 1");
+    wrong("needs one stride for each dimension, and the last stride must be 1");
   std::uint64_t last = 0;
   std::uint64_t whole = 1;
   bool is_empty = false;
@@ -259,7 +259,7 @@ void halo::check(const halo_field& f, std::size_t number) const {
     too_much = too_much || __builtin_mul_overflow(2, op_.width[d], &with_rim) ||
                __builtin_add_overflow(with_rim, f.cells[d], &with_rim);
     if (f.cells[d] < op_.width[d])
-      wrong("has " + std::to_string(f.cells[d]) + " cells where the rim alone is " + std::to_string(op_.width[d]) +
+      wrong("has " + std::to_string(f.cells[d]) + " cells, but its rim alone is " + std::to_string(op_.width[d]) +
             " wide");
     const std::uint64_t stride = f.strides.empty() ? whole : f.strides[d];
     if (stride < whole) wrong("has rows that overlap: a stride of " + std::to_string(stride));
@@ -268,7 +268,7 @@ void halo::check(const halo_field& f, std::size_t number) const {
     too_much = too_much || __builtin_mul_overflow(with_rim - std::min<std::uint64_t>(with_rim, 1), stride, &across) ||
                __builtin_add_overflow(last, across, &last) || __builtin_mul_overflow(stride, with_rim, &whole);
   }
-  if (too_much) wrong("has more cells, or a longer stride, than any memory holds; a negative number is one of those");
+  if (too_much) wrong("has more cells, or a longer stride, than any memory holds; see whether a number is negative");
   if (is_empty) return;
   if (last >= elements)
     wrong("has " + std::to_string(elements) + " elements, and with its rim needs " + std::to_string(last + 1));
@@ -622,7 +622,7 @@ template <class State>
 State& made(const boost::intrusive_ptr<State>& state) {
   if (state != nullptr) return *state;
   runtime::raise({errc::bad_argument,
-                  "this halo_plan is of nothing: it was never assigned, or moved away; make one with halo::plan"});
+                  "this halo_plan is empty: it was never assigned, or was moved away; make one with halo::plan"});
 }
 }  // namespace
 

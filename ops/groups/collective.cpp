@@ -88,7 +88,7 @@ group_end& collective::end(collective_kind wanted) const {
   if (mine.does() != wanted)
     runtime::raise({errc::bad_argument, "op " + name_ + ": rank " + std::to_string(self_) + " calls " +
                                             std::string(ops::name(wanted)) + ", but the op was declared to " +
-                                            std::string(ops::name(mine.does())) + "; give its options `.kind`"});
+                                            std::string(ops::name(mine.does())) + "; set `.kind` in its options"});
   return mine;
 }
 
@@ -97,11 +97,12 @@ runtime::task<> collective::run_with_pause(group_work work, collective_call_opti
   group_end& mine = end(collective_kind::all_reduce);
   for (const auto& config : mine.configs()) {
     if (config->returns_later()) continue;
-    return mine.refuse(std::move(work), o.timeout.count(),
-                       error::in_words(errc::bad_argument, {.op = name_, .rank = self_, .config = config->id()},
-                                       "op " + name_ + ": config " + config->id() +
-                                           " leaves nothing to be done in between, as every rank forms the sum itself; "
-                                           "take it off the op's configs"));
+    return mine.refuse(
+        std::move(work), o.timeout.count(),
+        error::in_words(errc::bad_argument, {.op = name_, .rank = self_, .config = config->id()},
+                        "op " + name_ + ": config " + config->id() +
+                            " cannot run a step between its passes, because every rank forms the sum itself; "
+                            "remove it from the op's configs"));
   }
   return mine.run(std::move(work), o.timeout.count());
 }

@@ -244,7 +244,7 @@ task<> gpu_world::run(gpu_sum what, bool replayed) {
   abort();
   co_await until_its_end();
   if (by_another && (!thrown || here.cancelled() == errc::none))
-    runtime::raise({errc::unavailable, "its communicator was aborted meanwhile; connect another one and rejoin"});
+    runtime::raise({errc::unavailable, "its communicator was aborted during the call; connect another one and rejoin"});
   std::rethrow_exception(thrown);
 }
 

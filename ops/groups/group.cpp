@@ -81,7 +81,7 @@ runtime::result<actors::op_declaration> declaration_of(const group_options& o) {
   }
   if (leaders.size() != 1)
     return error{errc::role_conflict,
-                 title + ": " + (leaders.empty() ? "nobody leads" : actors::listed(leaders) + " all claim to lead") +
+                 title + ": " + (leaders.empty() ? "no rank leads" : actors::listed(leaders) + " all claim to lead") +
                      " the group of " + actors::listed(all) +
                      "; give exactly one of them the role leader, or list the groups"};
   if (o.depth > deepest || (o.depth == 0 && o.kind != collective_kind::broadcast))
@@ -158,16 +158,15 @@ group_end::group_end(actors::services& s, group_options o) : op_end(kind::group)
   participant_.rows->set_measuring(options_.policy == actors::tuning_policy::online);
   actors::spawn_participant(services_, participant_);
   group_->on_overflow([this] {
-    refuse_overflow("more parts of calls that are not begun there came than the " +
-                    std::to_string(actors::unclaimed_room::most_parts) + ", or " +
+    refuse_overflow("more than " + std::to_string(actors::unclaimed_room::most_parts) + " parts, or " +
                     std::to_string(actors::unclaimed_room::most_bytes) +
-                    " bytes, that are kept; begin them earlier, or send less, or larger parts, ahead");
+                    " bytes, arrived for calls that this rank has not begun; begin the calls earlier, or send less, or "
+                    "fewer and larger parts, ahead");
   });
   if (services_.data.has_lost(op.id(), participant_.generation))
-    refuse_overflow(
-        "more than " + std::to_string(services_.early_bytes) +
-        " bytes came before it declared its ops; declare them earlier, or send less, or larger parts, before "
-        "that");
+    refuse_overflow("more than " + std::to_string(services_.early_bytes) +
+                    " bytes arrived before this rank declared their ops; declare the ops earlier, or send less, or "
+                    "fewer and larger parts, before that declaration");
 }
 
 void group_end::refuse_overflow(const std::string& what) {
@@ -211,9 +210,8 @@ std::unique_ptr<group_end> group_end::next_generation() {
   auto early = retire();
   auto next = std::make_unique<group_end>(services_, options_);
   if (group_->has_lost_unjoined())
-    next->refuse_overflow(
-        "more came for this generation than is kept before it is joined; rejoin earlier, or wait for the others "
-        "before the first calls");
+    next->refuse_overflow("more messages of this generation arrived than a rank keeps before it joins; rejoin earlier, "
+                          "or wait for the other ranks before the first calls");
   for (runtime::arrival& m : early) services_.data.on_arrival(std::move(m));
   return next;
 }
@@ -238,8 +236,8 @@ std::string group_end::progress_in_words(std::uint32_t) const {
 void group_end::list_left_over(std::vector<std::string>& lines) {
   if (!settled())
     lines.push_back(declaration().title() + ", on rank " + std::to_string(services_.net.rank()) +
-                    ": some of its ranks have not taken all that was sent to them; let all run the same invocations "
-                    "before they return");
+                    ": some of its ranks have not taken all messages that were sent to them; let all ranks run the "
+                    "same invocations before they return");
 }
 
 void group_end::fail(const error& why) noexcept {
@@ -274,7 +272,7 @@ task<> group_end::role_in(group_call& call, const group_config& config, const gr
 
 void group_end::check_between(const group_call& call, const group_config& config, const group_work& work) const {
   if (leads() && work.between && !call.between_ran())
-    runtime::raise({errc::config_failed, "config " + config.id() + " left out what is to be done in between"});
+    runtime::raise({errc::config_failed, "config " + config.id() + " did not run the step between its passes"});
 }
 
 void group_end::ask_late(const std::vector<rank_id>& late) const {
@@ -397,7 +395,7 @@ task<> group_end::compare(group_invocation& inv, comparison& with) {
   n.digest = inv.config();
   n.bytes = inv.total_bytes();
   n.code = static_cast<std::uint8_t>(errc::config_failed);
-  n.text = "its numbers are not the default's: " + tuning::sentence(*with.unlike, with.within);
+  n.text = "its results differ from the default's: " + tuning::sentence(*with.unlike, with.within);
   static_cast<void>(participant_.actor.try_send(std::move(n)));
 }
 
@@ -421,7 +419,7 @@ void check_on_device(runtime::memory_space* device, const group_work& work, cons
 task<> group_end::bring_in(const group_work& work) const {
   const auto over = co_await runtime::until_settled(*options_.memory, work.data);
   if (over.code() == errc::timeout)
-    runtime::raise({errc::timeout, "the kernels that this rank has enqueued for its data did not end"});
+    runtime::raise({errc::timeout, "the kernels that this rank enqueued for its data did not end in time"});
   if (!over) runtime::raise(over.reason());
   if (work.own.empty()) co_return;
   const std::span<std::byte> block = work.data.subspan(place() * work.own.size(), work.own.size());
@@ -579,8 +577,8 @@ std::string group_end::wrong_argument(const group_invocation& inv, const std::st
   const std::string leader = "rank " + std::to_string(group_->leader());
   const auto bytes = [](std::uint64_t n) { return std::to_string(n) + " bytes"; };
   if (fault.came_bytes == no_size && fault.culprit == self)
-    return culprit + " refused it: its config sent or asked for a part that this call does not have";
-  if (fault.came_bytes == no_size) return culprit + " refused it; the error on that rank says why";
+    return culprit + " refused the call: its config sent or asked for a part that this call does not have";
+  if (fault.came_bytes == no_size) return culprit + " refused the call; the error on that rank says why";
   const std::string ours = "; this rank has " + bytes(inv.total_bytes());
   // This worker and another one have different sizes. This rank does not know which of the two agrees with the leader.
   if (fault.culprit != self && !leads() && !inv.told_by_leader())
@@ -630,7 +628,7 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
   switch (fault.why) {
     case errc::timeout:
       about.unmet = runtime::awaited::members;
-      text += culprit + " did not come in time; see what holds it up, or allow more time";
+      text += culprit + " did not join the call in time; see what holds it up, or allow more time";
       text +=
           actors::said_by_peers(services_, declaration(), inv.late().empty() ? std::vector{fault.culprit} : inv.late());
       break;
@@ -642,13 +640,13 @@ group_failure group_end::in_words(const group_invocation& inv, const std::except
       break;
     case errc::declaration_mismatch:
       text += culprit + " calls with " + words_of(fault.came) + " where another rank has " + words_of(fault.expected) +
-              "; give all ranks the same type, and the same function that combines";
+              "; give all ranks the same type and the same function that combines";
       break;
     case errc::config_mismatch:
       if (participant_.candidates.empty())
         return {{errc::declaration_mismatch, about,
-                 culprit + " does not run the default of the others; this rank's is " + options_.configs.front()->id() +
-                     "; the first one of the list must be the same on all ranks"},
+                 culprit + " does not run the default config of the others; this rank's default is " +
+                     options_.configs.front()->id() + "; the first config of the list must be the same on all ranks"},
                 {.why = errc::declaration_mismatch, .culprit = fault.culprit}};
       text += culprit + " cannot run " + which + " with the others";
       break;

@@ -39,7 +39,7 @@ std::span<std::byte> group_call::scratch(std::size_t bytes) {
 
 task<> group_call::between() {
   if (std::exchange(between_ran_, true))
-    runtime::raise({runtime::errc::bad_argument, "a config of a group asks twice for what is done between its passes"});
+    runtime::raise({runtime::errc::bad_argument, "a config of a group asks twice for the step between its passes"});
   if (!work_.between) co_return;
   std::exception_ptr thrown;
   inv_.begin_waiting();

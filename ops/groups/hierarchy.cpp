@@ -21,9 +21,9 @@ using runtime::task;
 
 runtime::result<std::vector<std::vector<rank_id>>> groups_of(const hierarchy_options& op, rank_id world_size) {
   if (op.leads && !op.leads(0))
-    return error{errc::role_conflict, "op " + op.name +
-                                          ": rank 0 does not lead, so that the ranks before the first leader are in no "
-                                          "group; change `leads`"};
+    return error{errc::role_conflict,
+                 "op " + op.name +
+                     ": rank 0 does not lead, so the ranks before the first leader are in no group; change `leads`"};
   if (op.leads && op.group_by)
     return error{errc::bad_argument, "op " + op.name + " has both `leads` and `group_by`; give one of them"};
   std::vector<std::vector<rank_id>> groups;
@@ -143,7 +143,7 @@ std::vector<hierarchy::agreed_step> hierarchy::agreed_for(std::uint64_t bytes, c
     const auto& declared = levels_->declared[static_cast<std::size_t>(p.which)];
     if (!declared)
       runtime::raise({errc::unavailable, "op " + name_ + ": rank " + std::to_string(self_) +
-                                             " has made no such call yet, so that nothing is agreed on for it"});
+                                             " has made no such call yet, so there is no decision for it"});
     all.push_back({declared->agreed(), p.bytes});
   }
   return all;
@@ -397,7 +397,7 @@ runtime::result<> hierarchy::share_fits(std::size_t share, std::size_t all, cons
   return error::in_words(errc::bad_argument, {.op = name_, .rank = self_},
                          "op " + name_ + ": rank " + std::to_string(self_) + " calls " + what + " with " +
                              std::to_string(share) + " elements of its own and " + std::to_string(all) +
-                             " in all, which have to be " + std::to_string(world_size_) + " times as many");
+                             " in all, but the latter must be " + std::to_string(world_size_) + " times as many");
 }
 
 task<> hierarchy::unpad(std::span<const std::byte> padded, std::span<std::byte> all, std::size_t share_bytes) {

@@ -172,8 +172,8 @@ void gpu_world::judge(std::span<const introduction> all) {
       no_boxes_ = member(m) + " has other kernel_bytes than member 0";
   }
   if (shared.empty()) return;
-  if (no_nccl_.empty()) no_nccl_ = "NCCL wants a process and a GPU for each member, and " + shared;
-  no_kernel_ = "its kernels wait for each other, and " + shared + ", where one may be queued behind another";
+  if (no_nccl_.empty()) no_nccl_ = "NCCL needs one process and one GPU per member, but " + shared;
+  no_kernel_ = "its kernels wait for each other, but " + shared + ", where one kernel may be queued behind another";
 }
 
 // ---- connecting -------------------------------------------------------------------------------------------------------

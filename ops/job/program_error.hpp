@@ -12,8 +12,8 @@ namespace parley::ops {
 inline runtime::error error_of_program(const std::exception_ptr& thrown) {
   runtime::error why = runtime::describe(thrown);
   if (why.code() != runtime::errc::exception || !why.text().empty()) return why;
-  return {runtime::errc::exception,
-          "the program threw something that is no std::exception; throw one, so that its text can be shown"};
+  return {runtime::errc::exception, "the program threw an object that is not a std::exception; throw a std::exception, "
+                                    "so that its text can be shown"};
 }
 
 }  // namespace parley::ops

@@ -118,17 +118,16 @@ std::size_t rank::retune(std::string_view op, std::string_view why) {
 
 void rank::on_restarted(rank_id peer, std::uint64_t incarnation) {
   if (peer >= world_size() || peer == id())
-    runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " cannot restart beside rank " +
+    runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " cannot be a restarted peer of rank " +
                                             std::to_string(id()) + " in a world of " + std::to_string(world_size())});
   if (host_->fenced_ || host_->services_.incarnations.of(peer) == incarnation) return;
   for (declared_edge& e : host_->declared_edges_) e.before_restart_of(peer);
-  host_->end_ops_with(
-      {peer,
-       " has restarted; transfers with it go on in a new generation, from their first invocation, other ops when all "
-       "their ranks have called rejoin",
-       departure::died,
-       {peer, " has restarted"}},
-      errc::peer_restarted);
+  host_->end_ops_with({peer,
+                       " has restarted; transfers with it continue in a new generation, from their first invocation; "
+                       "other ops continue when all their ranks have called rejoin",
+                       departure::died,
+                       {peer, " has restarted"}},
+                      errc::peer_restarted);
   host_->losses_.forget(peer);
   std::erase_if(host_->undelivered_,
                 [peer](const auto& u) { return u.first == peer; });  // the program knows of the loss and continues
@@ -202,9 +201,9 @@ left_over rank::unfinished() {
   for (auto& [to, line] : std::exchange(host_->undelivered_, {})) all.undelivered.push_back(std::move(line));
   for (const auto& e : host_->ops_) e->list_left_over(all.undelivered);
   if (const std::uint64_t dropped = where().take_dropped(); dropped != 0)
-    all.undelivered.push_back(std::to_string(dropped) + (dropped == 1 ? " scope or dataflow" : " scopes or dataflows") +
-                              " ended before what was begun there, which was dropped: `co_await` their `join()` before "
-                              "they end");
+    all.undelivered.push_back(
+        std::to_string(dropped) + (dropped == 1 ? " scope or dataflow" : " scopes or dataflows") +
+        " ended and dropped unfinished work: `co_await` every `join()` before its scope or dataflow ends");
   for (const actors::participant_state* p : participants()) {
     if (p->rejected) all.rejected.push_back("the declaration was refused: " + p->rejected->what());
   }
@@ -275,7 +274,7 @@ runtime::result<std::string> rank::write_results() {
   if (host_->results_.disk() != nullptr && !settings_->untuned_path.empty()) {
     const std::string path = tuning::name_with_ordinal(settings_->untuned_path, id());
     if (const auto written = record_untuned(*host_->results_.disk(), path, untuned()); !written)
-      host_->results_.warn({"the list of what was not tuned is not kept: " + written.reason().text()});
+      host_->results_.warn({"the list of calls that were not tuned could not be written: " + written.reason().text()});
   }
   if (host_->kernels_ != nullptr) host_->kernels_->write_own_file();
   return host_->results_.add(results(), superseded());
@@ -303,8 +302,7 @@ std::vector<std::string> rank::idle_pins() const {
     if (!of_kernel && !met.contains(name + "," + e.parameters))
       warnings.push_back(
           "the results file pins the default for `" + e.op + "," + e.parameters +
-          "`, which nothing here has used: see whether the op, its ranks and the key are written as in " +
-          "a line that a job wrote");
+          "`, but this rank has used no such key: compare the op, its ranks and the key with a line that a job wrote");
   }
   return warnings;
 }

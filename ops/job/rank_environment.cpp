@@ -164,9 +164,9 @@ std::vector<masked_capability> heed_masks(std::vector<masked_capability> mine, c
     const std::string meant = capability_meant_by(m.name);
     if (meant.empty()) continue;
     runtime::raise({errc::malformed, "PARLEY_MASK=" + *told + ": \"" + m.name +
-                                         "\" is no capability, and too much like " + meant +
-                                         " for a config's own name; what can be masked is " + machine::what_there_is() +
-                                         ", or a config by its name; correct it or unset it"});
+                                         "\" is not a capability, and too similar to " + meant +
+                                         " to be a config's own name; a mask names " + machine::what_there_is() +
+                                         ", or a config; correct it or unset it"});
   }
   return std::move(read).value();
 }
@@ -175,8 +175,8 @@ std::vector<std::string> masks_of_nobody(const std::vector<masked_capability>& m
   std::vector<std::string> warnings;
   for (const masked_capability& m : masks) {
     if (!m.rank || *m.rank < world_size) continue;
-    warnings.push_back(fmt::format("the mask {} hides nothing, as there is no rank {} in a world of {}; correct "
-                                   "PARLEY_MASK, or what the program masks",
+    warnings.push_back(fmt::format("the mask {} hides nothing, because there is no rank {} in a world of {}; correct "
+                                   "PARLEY_MASK, or the program's own masks",
                                    text_of(std::vector{m}), *m.rank, world_size));
   }
   return warnings;
@@ -236,9 +236,9 @@ std::vector<std::string> unknown_variables(const std::vector<std::string>& names
     const auto& nearest = *std::min_element(
         known.begin(), known.end(),
         [&](const std::string& a, const std::string& b) { return unlike(name, a) < unlike(name, b); });
-    warnings.push_back("the environment has " + name + ", which nothing reads; " +
-                       (unlike(name, nearest) <= most_slips ? "the known variable that is most like it is " + nearest
-                                                            : "docs/settings.md lists what there is"));
+    warnings.push_back("parley knows no environment variable " + name +
+                       (unlike(name, nearest) <= most_slips ? "; the most similar known variable is " + nearest
+                                                            : "; docs/settings.md lists the known variables"));
   }
   return warnings;
 }

@@ -32,7 +32,8 @@ class rank_peers : public actors::membership::outside {
   /// Call it when `left` has left. `why` is the cause that it named; its text is empty if the rank returned.
   void hear_left(rank_id left, const runtime::root_cause& why);
 
-  static constexpr const char* torn_down = "a message to or from it was in flight when its call was torn down here";
+  static constexpr const char* torn_down =
+      "a call of this rank was destroyed while its message to or from that rank was in flight";
 
  protected:
   ~rank_peers() = default;

@@ -34,7 +34,7 @@ bool empty(const tuning::parsed_results& p) {
   return p.warnings.empty() && p.file.entries().empty() && p.file.validators().empty();
 }
 
-/// `results.csv:7: 2 of at least 3 columns are there`
+/// `results.csv:7: the line has 2 columns instead of at least 3`
 std::string located(const std::string& path, const tuning::line_warning& w) {
   return w.line == 0 ? path + ": " + w.text : fmt::format("{}:{}: {}", path, w.line, w.text);
 }
@@ -100,12 +100,12 @@ result<kept_results> keep_apart(runtime::storage& disk, const std::string& path,
     kept.what = kept_results::how::written;
     kept.path = place;
     kept.warnings.push_back(
-        fmt::format("{}; the results are in {}: once that is mended, run `parley results merge -o {} {}`", why, place,
-                    path, place));
+        fmt::format("{}; the results are in {}: once the problem is fixed, run `parley results merge -o {} {}`", why,
+                    place, path, place));
     return kept;
   }
-  return error{errc::io,
-               "the results are not kept anywhere: " + failures + "; make room or name another file in PARLEY_RESULTS"};
+  return error{errc::io, "the results could not be written anywhere: " + failures +
+                             "; make room or name another file in PARLEY_RESULTS"};
 }
 
 }  // namespace
@@ -136,9 +136,9 @@ result<kept_results> keep_results(runtime::storage& disk, const std::string& pat
       return kept;
     }
     if (a.what == state::unreadable || place == variant) return keep_apart(disk, path, more, o, std::move(kept), a.why);
-    kept.warnings.push_back(fmt::format("{}; it is kept as it is, and what was learned now goes to {}: mend the file "
-                                        "or move it away, and merge the two",
-                                        a.why, variant));
+    kept.warnings.push_back(fmt::format(
+        "{}; the file is left as it is, and new results go to {}: repair the file or move it away, then merge the two",
+        a.why, variant));
   }
   return kept;
 }
@@ -188,7 +188,7 @@ class results_store::later final {
     }
     if (const auto asked = writer_.ask(); !asked) {
       const std::lock_guard hold(state_);
-      warn("what is learned is written when the rank ends, and not before: " + asked.reason().text());
+      warn("decisions are written only when the rank ends: " + asked.reason().text());
     }
   }
   /// Returns the new warnings of these writes.
@@ -217,7 +217,7 @@ class results_store::later final {
       for (std::string& w : done.warnings) warn(std::move(w));
     } catch (const std::exception& e) {  // `add` writes the missing results at the end
       const std::lock_guard hold(state_);
-      warnings_.emplace_back(std::string("what was learned is not in its file yet: ") + e.what());
+      warnings_.emplace_back(std::string("new decisions are not in their file yet: ") + e.what());
     }
   }
 
@@ -284,7 +284,7 @@ void results_store::read(const std::string& path, const validators& expected) {
     warnings_.push_back(path + ": " + why->text +
                         (taken == 0
                              ? "; the file is ignored and kept"
-                             : fmt::format("; the file is ignored, but for {} results of kernels, and kept", taken)));
+                             : fmt::format("; the file is kept and ignored, except for {} results of kernels", taken)));
     return;
   }
   for (const auto& entry : parsed->file.entries()) static_cast<void>(remembered_.add(entry));
@@ -389,7 +389,7 @@ void results_store::replace_in_common(const results_file& learned, std::span<con
   const addition a = try_file(*disk_, options_.path, instead, superseded);
   if (a.what == addition::state::refused || a.what == addition::state::unreadable)
     warnings.push_back(options_.path + " keeps " + std::to_string(instead.entries().size()) +
-                       " results that this run decided otherwise: " + a.why);
+                       " results that differ from the decisions of this run: " + a.why);
 }
 
 }  // namespace parley::ops

@@ -207,7 +207,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     try {
       if (self->settings().write_results_soon && self->learned() != kept) static_cast<void>(self->write_results());
     } catch (const std::exception& e) {
-      complain(place.rank, std::string("warning: what was learned last is not kept: ") + e.what());
+      complain(place.rank, std::string("warning: the latest decisions are not written: ") + e.what());
     }
   }
 
@@ -282,9 +282,8 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     auto found = transports::find_meeting(transports::from_environment().value(), limit_ns).value();
     place = found.place;
     if (place.max_restarts > 0 && o.gpu != nullptr)
-      runtime::raise(
-          {errc::unavailable,
-           "ranks with GPUs cannot be started anew yet; unset PARLEY_MAX_RESTARTS, or run without --restarts"});
+      runtime::raise({errc::unavailable,
+                      "ranks with GPUs cannot be restarted yet; unset PARLEY_MAX_RESTARTS, or run without --restarts"});
     open_wire(transports::on_one_host(place), o);
     transports::rendezvous_options at = transports::options_for(found);
     at.reach = o.reach;
@@ -468,7 +467,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
         if (restarts_of(m.rank) > 0) heart->expect(m.rank, restarts_of(m.rank), pid_of(m.rank));
       }
     } else {
-      complain(place.rank, "warning: a rank that is stopped is not noticed: " + started.reason().what());
+      complain(place.rank, "warning: this rank cannot notice that another rank is stopped: " + started.reason().what());
     }
   }
   /// Tells other hosts of deaths in place of rank 0, which is gone. Two ranks of each host do this, because one may be about to leave.
@@ -527,7 +526,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     lose_rank_0();
     if (!std::exchange(warned_of_host, true))
       complain(place.rank,
-               "warning: rank 0, which hosts the rendezvous, is gone: " + why + "; ops that do not involve it go on");
+               "warning: rank 0, which hosts the rendezvous, is gone: " + why + "; ops without that rank continue");
   }
   void on_left(rank_id left, const runtime::root_cause& why) {
     if (!self) {
@@ -618,8 +617,8 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     // Rank 0 admits no such process.
     if (!transports::ucx_link::is_address(came.address)) {
       complain(place.rank, "warning: rank " + std::to_string(peer) +
-                               " has come back with an entry that holds no address of UCX; it stays lost until "
-                               "another process takes its place");
+                               " has restarted, but its entry has no UCX address; the rank stays lost until another "
+                               "process takes its place");
       return std::nullopt;
     }
     all.members[peer] = came;

@@ -71,7 +71,7 @@ void kernel_core::recall(kernel_entry& e) {
   const auto solution = find(known->solution);
   if (!solution) {
     e.passed_over = "`" + known->solution + "` of the results file is none of its implementations";
-    context_.warn("kernel " + name_ + ", " + e.parameters + ": " + e.passed_over + "; it is tuned anew");
+    context_.warn("kernel " + name_ + ", " + e.parameters + ": " + e.passed_over + "; it is tuned again");
     return;
   }
   e.winner = *solution;

@@ -58,7 +58,7 @@ role_end::role_end(rank& self, const role_options& o)
   auto can = capabilities_of(op.title(), self.id(), &self.machine(), configs_, {}, allowed,
                              [](const role_function_config& c) { return c.demands(); });
   if (allowed.compare_trials && configs_.size() > 1) {
-    const char* const why = "NUMERICAL_CHECK is on, and a call runs one function, so that nothing can be compared";
+    const char* const why = "NUMERICAL_CHECK is on, but a call runs only one function, so nothing can be compared";
     leave_default(can, configs_, why);
     actors::warn(services_, op.title() + ": " + why + "; only its default runs");
   }

@@ -125,7 +125,7 @@ runtime::result<std::string> tunable_context::write_file(const std::string& name
   const std::string path = name.empty() ? get_filename() : name;
   if (disk_ == nullptr) return error{errc::unavailable, path + ": this context was made without a disk"};
   if (known_.entries().empty())
-    return error{errc::unavailable, path + ": it is not made, as nothing is known of any kernel yet"};
+    return error{errc::unavailable, path + ": the file is not written, because no kernel has been tuned yet"};
   keep_options how;
   how.superseded = superseded_;
   how.unique = unique_;
@@ -171,14 +171,15 @@ void tunable_context::note_untuned(std::string line) {
 void tunable_context::note(unsigned verbosity, std::string line) {
   if (now_.verbosity < verbosity || log_.size() > most_lines) return;
   if (log_.size() == most_lines)
-    line = "there are more lines than the " + std::to_string(most_lines) + " that are kept";
+    line = "there are more than " + std::to_string(most_lines) + " lines; the others are not kept";
   log_.push_back(std::move(line));
 }
 
 void tunable_context::warn(std::string text) {
   constexpr std::size_t most = tuning::limits::warnings;
   if (warnings_.size() > most) return;
-  if (warnings_.size() == most) text = "there are more warnings than the " + std::to_string(most) + " that are kept";
+  if (warnings_.size() == most)
+    text = "there are more than " + std::to_string(most) + " warnings; the others are not kept";
   warnings_.push_back(std::move(text));
 }
 

@@ -31,8 +31,8 @@ round_body packed(const M& message) {
   std::vector<std::byte> bytes;
   runtime::encode(message, bytes);
   if (bytes.size() > largest_report_bytes)
-    runtime::raise(
-        {errc::bad_argument, "so many configs of so many kernels do not fit into a message; tune fewer at once"});
+    runtime::raise({errc::bad_argument,
+                    "the configs of all kernels do not fit into one message; tune fewer kernels or configs at once"});
   round_body body(bytes.size());
   if (!bytes.empty()) std::memcpy(body.data(), bytes.data(), bytes.size());
   return body;
@@ -108,7 +108,7 @@ task<ops::decision> contextual::decided(std::string kernel, std::string key, dec
 }
 
 contextual_end& contextual::end_or_raise() const {
-  if (idle()) runtime::raise({errc::bad_argument, "op " + name_ + ": this rank is no member; ask idle() first"});
+  if (idle()) runtime::raise({errc::bad_argument, "op " + name_ + ": this rank is not a member; check idle() first"});
   return *place_;
 }
 
@@ -257,7 +257,7 @@ void contextual_end::list_waiting(runtime::waiting_list& all) {
   w.generation = talk_.generation();
   w.invocation = calls_ - 1;
   w.since_ns = *call_since_ns_;
-  w.lacks = running_ != nullptr ? "its own run to end" : "what the others say of their runs";
+  w.lacks = running_ != nullptr ? "its own run to end" : "reports on the runs of other ranks";
   for (const rank_id r : talk_.members()) {
     if (running_ == nullptr && r != services_.net.rank()) w.peers.push_back(r);
   }
@@ -420,9 +420,9 @@ void contextual_end::settle(context& c, const contextual_best& best) {
     c.why = id + " is remembered";
   } else if (at == c.digests.end() || best.latency_ns == 0) {
     c.source = actors::decision_source::only_default;
-    c.why = id + " runs, as nothing was measured";
+    c.why = id + " runs, because nothing was measured";
   } else {
-    c.why = id + " is the fastest by the longest of all ranks' averages, " + milliseconds(best.latency_ns);
+    c.why = id + " is the fastest: its average on the slowest rank is " + milliseconds(best.latency_ns);
   }
   if (!c.passed_over.empty()) c.why += "; on this rank " + c.passed_over;
   settled_.tell();
@@ -445,7 +445,7 @@ void contextual_end::keep_default(context& c, const std::string& because) {
   settled_.tell();
   kernels_.warn(declaration_.title() + ", on rank " + std::to_string(services_.net.rank()) + ": kernel " + c.kernel +
                 ", key {" + c.key + "}, keeps its default, because " + because +
-                "; let all ranks meet new keys in the same one");
+                "; let all ranks use a new key in the same call");
 }
 
 // ---- its kernels ------------------------------------------------------------------------------------------------------
@@ -480,13 +480,13 @@ void contextual_end::recall(const kernel_core& kernel, context& c) {
   if (known == nullptr) return;
   const auto solution = kernel.find(known->solution);
   if (solution && c.plan.dropped(*solution)) {
-    c.passed_over = "`" + known->solution + "` of the results file is not run, as " + c.fault_of[*solution];
+    c.passed_over = "`" + known->solution + "` of the results file is not run, because " + c.fault_of[*solution];
   } else if (solution) {
     c.remembered = *solution;
     c.remembered_ns = known->time_ms * 1e6;
   } else {
-    c.passed_over = "`" + known->solution + "` of the results file is no implementation of kernel " + c.kernel;
-    kernels_.warn(declaration_.title() + ": " + c.passed_over + "; it is tuned anew");
+    c.passed_over = "`" + known->solution + "` of the results file is not an implementation of kernel " + c.kernel;
+    kernels_.warn(declaration_.title() + ": " + c.passed_over + "; it is tuned again");
   }
 }
 
@@ -516,7 +516,7 @@ void contextual_end::settle_without_choice(context& c) {
   }
   c.best = 0;
   c.source = actors::decision_source::only_default;
-  c.why = c.ids[0] + (c.ids.size() == 1 ? " is its only config" : " runs, as " + c.fault_of[1]);
+  c.why = c.ids[0] + (c.ids.size() == 1 ? " is its only config" : " runs, because " + c.fault_of[1]);
 }
 
 // Changes the outputs, so that a config that writes nothing cannot pass with the results of an earlier run.
@@ -632,7 +632,7 @@ void contextual_end::write_log() {
   const auto written = kernels_.disk()->append(path, text);
   if (written) return;
   log_refused_ = true;  // said once
-  kernels_.warn("the log of op " + op_.name + " is not kept: " + written.reason().what());
+  kernels_.warn("the log of op " + op_.name + " could not be written: " + written.reason().what());
 }
 
 }  // namespace parley::ops

@@ -49,7 +49,7 @@ struct replayed_calls::one_replay final : symmetric_caller {
       auto ended = co_await transports::reached(of.copies_, in);
       ended.value();
       if (call.communicator != nullptr && call.communicator->aborted())
-        runtime::raise({errc::unavailable, "its communicator was aborted meanwhile"});
+        runtime::raise({errc::unavailable, "its communicator was aborted during the call"});
     } catch (...) {
       thrown = std::current_exception();
     }

@@ -97,10 +97,10 @@ runtime::result<actors::op_declaration> declaration_of(const symmetric_options& 
 
 std::string why_not_compared(const symmetric_options& op) {
   if (op.rehearse == nullptr)
-    return "an op whose candidates are tried on its own calls cannot compare them; give it a communicator_source "
-           "(symmetric_options::rehearse)";
+    return "an op that tries candidates on its own calls cannot compare their results; give the op a "
+           "communicator_source (symmetric_options::rehearse)";
   if (!tuning::number_type_of(op.dtype))
-    return "the op does not say what numbers it computes with; set symmetric_options::dtype to f32, bf16, i32 or alike";
+    return "the op does not name its number type; set symmetric_options::dtype to f32, bf16, i32 or the like";
   return {};
 }
 
@@ -340,7 +340,7 @@ task<> symmetric_end::run(symmetric_caller* caller, std::span<std::byte> data, s
     runtime::error_facts facts = about(leases_.next_invocation(bytes), bytes);
     facts.unmet = leases_.unmet(bytes);
     if (!failed_) facts.peer = leases_.late(bytes);
-    throw explained(begun.code(), facts, "the call has not begun, it waited " + leases_.missing(bytes), asks.asked);
+    throw explained(begun.code(), facts, "the call has not begun: it waited " + leases_.missing(bytes), asks.asked);
   }
   asks.begun = true;
   const actors::leased l = *begun;
@@ -492,7 +492,7 @@ task<> symmetric_end::rehearse(std::uint64_t digest) {
 task<> symmetric_end::connect(std::vector<std::byte> id) {
   if (op_.rehearse == nullptr) co_return;
   auto made = co_await op_.rehearse->connect(std::move(id));
-  if (made == nullptr) runtime::raise({errc::bad_argument, "its communicator_source has made no communicator"});
+  if (made == nullptr) runtime::raise({errc::bad_argument, "its communicator_source returned no communicator"});
   if (failed_) {
     made->abort();
     runtime::raise(*failed_);
@@ -512,7 +512,7 @@ task<> symmetric_end::run_scratch(actors::rehearsal_run run, std::uint64_t bytes
   if (compared) co_await fill_scratch(scratch, *type);
   const std::shared_ptr<communicator> over = rehearsing_over_;
   if (op_.rehearse != nullptr && over == nullptr)
-    runtime::raise({errc::cancelled, "what it was to run on has been given up"});
+    runtime::raise({errc::cancelled, "its communicator for rehearsals has been given up"});
   const symmetric_call call = call_of(run.index, bytes, over.get(), symmetric_call::stream::rehearsal);
   runtime::scope& here = co_await runtime::this_scope;
   {
@@ -552,10 +552,10 @@ task<> symmetric_end::compare_scratch(actors::rehearsal_run run, std::span<std::
     co_return;
   }
   if (reference_.size() != came.size())
-    runtime::raise({errc::config_failed, "there is nothing of the default to compare its numbers with"});
+    runtime::raise({errc::config_failed, "the default has no results to compare with"});
   const tuning::numerical_check within = tuning::tolerance_of(op_.constraints);
   if (const auto bad = tuning::first_unlike(type, came, reference_, within))
-    unlike = "its numbers are not the default's: " + tuning::sentence(*bad, within);
+    unlike = "its results differ from the default's: " + tuning::sentence(*bad, within);
 }
 
 // Filled with zeros, which are valid numbers of every type.

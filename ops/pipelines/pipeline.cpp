@@ -122,7 +122,7 @@ bool pipeline::rejoin() {
 
 task<> pipeline::run(std::span<const std::uint64_t> bytes, pipeline_work& stage) {
   if (idle())
-    runtime::raise({errc::bad_argument, "this rank is no stage of the pipeline; ask its handle whether it is idle()"});
+    runtime::raise({errc::bad_argument, "this rank is not a stage of the pipeline; check its handle's idle() first"});
   runtime::scope& here = co_await runtime::this_scope;
   const runtime::op_title title{"op", name_};
   runtime::check_call(here.where(), title);

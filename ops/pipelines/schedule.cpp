@@ -230,7 +230,7 @@ runtime::result<pipeline_schedule> parse_schedule(std::string_view text) {
       const auto a = action_at(line, at);
       if (!a)
         return wrong(begin, "\"" + std::string(line.substr(begin, line.find(',', begin) - begin)) +
-                                "\" is no action; write a stage, F, B, SEND_F, RECV_F, SEND_B or RECV_B, and a "
+                                "\" is not an action; write a stage, F, B, SEND_F, RECV_F, SEND_B or RECV_B, and a "
                                 "microbatch, such as 0F0");
       if (at < line.size() && line[at] != ',' && line[at] != ' ' && line[at] != '\t' && line[at] != '\r')
         return wrong(at, "a comma belongs between two actions");
@@ -342,7 +342,7 @@ runtime::result<> check(const pipeline_schedule& s) {
         const pipeline_action a{stage, what, m};
         if (has_boundary(s, a) && !seen.contains(key_of(a)))
           return wrong(text_of(a) + " is missing" +
-                       (a.computes() ? "" : "; where messages are listed, all have to be"));
+                       (a.computes() ? "" : "; if messages are listed, all of them must be"));
       }
     }
   }

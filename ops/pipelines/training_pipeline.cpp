@@ -280,14 +280,14 @@ class training_pipeline::pass {
     const auto words = [](std::span<const std::uint64_t> t) {
       return std::to_string(t[of_stages]) + " stages and " + std::to_string(t[of_microbatches]) + " microbatches";
     };
-    std::string what = "have other sizes for what passes between them";
+    std::string what = "use different sizes for what passes between them";
     const std::vector<std::uint32_t> between = stages_before(peer);
     for (std::size_t i = 0; i < std::min(between.size(), named_sizes); ++i) {
       const std::uint64_t here = mine[of_first_size + i];
       const std::uint64_t there = theirs[of_first_size + i];
       if (here == there) continue;
-      what = "have other sizes for what stage " + std::to_string(between[i]) + " passes on, " + std::to_string(there) +
-             " and " + std::to_string(here) + " bytes";
+      what = "use different sizes for what stage " + std::to_string(between[i]) +
+             " passes on: " + std::to_string(there) + " and " + std::to_string(here) + " bytes";
       break;
     }
     what += "; give all ranks the same activation_bytes";

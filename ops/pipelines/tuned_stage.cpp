@@ -27,10 +27,9 @@ role_op declare(rank& self, const tuned_stage_options<Work>& o, const char* role
   for (const stage_way<Work>& way : o.ways) {
     if constexpr (std::is_same_v<Work, training_work>) {
       if (way.work.waits_on_device())
-        runtime::raise(
-            {errc::bad_argument, "op " + o.name + ": its way " + way.id +
-                                     " only enqueues (waits_on_device), so that its time is not seen; let it "
-                                     "end when the device has computed"});
+        runtime::raise({errc::bad_argument, "op " + o.name + ": its way " + way.id +
+                                                " only enqueues (waits_on_device), so its time cannot be measured; let "
+                                                "it end when the device has computed"});
     }
     auto identity = tuning::parse_config_id(way.id);
     if (!identity) runtime::raise({errc::bad_argument, "op " + o.name + ": " + identity.reason().text});

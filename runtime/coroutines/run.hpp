@@ -20,7 +20,8 @@ template <class Predicate>
 void run_until(executor& ex, Predicate&& holds) {
   while (!holds()) {
     if (!ex.turn() && !holds() && !ex.wait())
-      raise({errc::closed, "nothing is left that could end this wait: no timer, no transport, nothing ready"});
+      raise({errc::closed,
+             "nothing can end this wait any more: there is no timer, no transport and no coroutine that is ready"});
   }
 }
 

@@ -11,7 +11,7 @@ struct input_failed final : failure {
   input_failed(const std::string& title, std::string input_title, error why)
       : failure(error::in_words(
             why.code(), why.about(),
-            title + " was not done, because it needs what " + input_title + " was to bring: " + why.what(),
+            title + " was not done, because it needs what " + input_title + " would have brought: " + why.what(),
             why.began_with())),
         input(std::move(input_title)), cause(std::move(why)) {}
   std::string input;
@@ -149,8 +149,7 @@ void flow_step::turn::on_given_up(waiter& self, errc why) noexcept {
 // Does not end the step at once: the caller is going through the waits of its scope.
 void flow_step::give_up(errc why, bool is_queued) noexcept {
   stage_ = stage::given_up;
-  thrown = std::make_exception_ptr(
-      failure({why, title() + ": it had not begun, because it waits for steps that came before it"}));
+  thrown = std::make_exception_ptr(failure({why, title() + ": it had not begun, because it waits for earlier steps"}));
   on_abandoned();
   if (!is_queued) go_on_later();
 }

@@ -50,7 +50,7 @@ void flow_work::check_not_moved() const {
 void flow_work::outside_coroutines() const {
   if (where_->resuming())
     raise({errc::bad_argument,
-           "a work was asked to wait inside a coroutine, which would hold up all others; co_await it there"});
+           "a wait for a work inside a coroutine would block all other coroutines; co_await the work instead"});
 }
 
 bool flow_work::test() {

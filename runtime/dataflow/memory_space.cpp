@@ -33,8 +33,8 @@ class host_space final : public memory_space {
 };
 
 [[noreturn]] void no_streams() {
-  raise({errc::bad_argument, "a stream was given for memory that no device works on in streams; say in the op's "
-                             "`memory` where its buffers lie"});
+  raise({errc::bad_argument, "a stream was given, but the op's memory has no streams; set the op's `memory` to that of "
+                             "the device that holds its buffers"});
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ class host_space final : public memory_space {
 void memory_space::prepare(memory_pieces&) {}
 result<> memory_space::check(std::span<const std::byte>, std::size_t) { return {}; }
 void memory_space::add(std::span<std::byte>, std::span<const std::byte>, summand) {
-  raise({errc::unavailable, "this memory has no device that adds up numbers"});
+  raise({errc::unavailable, "this memory has no device that adds numbers"});
 }
 void memory_space::assign(std::span<std::byte> to, std::span<const std::byte> from) {
   if (!from.empty()) std::memmove(to.data(), from.data(), from.size());

@@ -13,14 +13,16 @@ errc link::fence(rank_id, completion*) { return errc::unavailable; }
 errc link::announce(rank_id, channel, std::span<const std::byte>, completion*) { return errc::unavailable; }
 
 result<> link::moves_devices() const {
-  return error{errc::unavailable, "this link's transport moves host memory alone"};
+  return error{errc::unavailable, "this link's transport moves only host memory"};
 }
 errc link::send_device(rank_id, channel, std::span<const std::byte>, std::span<const std::byte>, completion*) {
   return errc::unavailable;
 }
 errc link::fetch_device(arrival&&, std::span<std::byte>, completion*) { return errc::unavailable; }
 
-result<> link::joint() const { return error{errc::unavailable, "this link has no transfers by both devices"}; }
+result<> link::joint() const {
+  return error{errc::unavailable, "this link has no transfers in which both devices take part"};
+}
 errc link::joint_get(rank_id, const remote_place&, std::span<std::byte>, completion*) { return errc::unavailable; }
 
 }  // namespace parley::runtime

@@ -19,8 +19,9 @@ std::vector<violation> check(const run_record& r) {
   const record_book b(r);
   std::vector<violation> found = r.at_once;
   if (r.spoiled != 0)
-    found.push_back({"S8", "somebody has written beside " + std::to_string(r.spoiled) +
-                               " buffers that ops had made, or into them once they were given back"});
+    found.push_back(
+        {"S8", std::to_string(r.spoiled) +
+                   " buffers of ops were written outside their bounds, or after the ops had returned them"});
   if (r.puts_outside != 0)
     found.push_back({"S8", std::to_string(r.puts_outside) + " puts outside the memory that their key names"});
   check_safety(b, found);

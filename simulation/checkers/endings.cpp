@@ -201,7 +201,7 @@ struct delivered final : checker {
       const auto at = r.received.find({c.op, c.job, c.returns});
       if (at != r.received.end() && c.number < at->second.size() && at->second[c.number]) continue;
       violated(r.play->ops[c.op].name + ": message " + std::to_string(c.number) +
-               " was sent well and received by nobody");
+               " was sent without an error, and no rank received it");
     }
   }
 };
@@ -217,7 +217,7 @@ struct fenced_ranks final : checker {
         if (book_.r.play->ops[c.op].what == op_spec::kind::contextual && c.code() == errc::none) continue;
         if (c.code() != errc::fenced)
           violated(book_.r.play->ops[c.op].name + ": call " + std::to_string(c.number) + " of rank " +
-                   std::to_string(c.rank) + ", which the others hold dead, ended with " +
+                   std::to_string(c.rank) + ", which the others have declared dead, ended with " +
                    std::string(runtime::name(c.code())));
       }
     }

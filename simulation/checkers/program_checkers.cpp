@@ -148,7 +148,7 @@ class delivery_check {
   // The reason to count an invocation as lost; empty if the calls of `member`'s program explain it.
   std::string why_lost(const op_runs& op, std::uint32_t tag, const invocation& one, rank_id member,
                        bool went_on) const {
-    if (went_on) return ", and has gone on without it";
+    if (went_on) return ", and has continued without it";
     const auto waited_for_it = [&](const failed_call& f) {
       const runtime::error_facts& about = f.why.about();
       return f.rank == member && f.why.code() == errc::timeout && about.op == op.leader->title &&
@@ -156,7 +156,7 @@ class delivery_check {
     };
     if (std::any_of(book_.r.failed_calls.begin(), book_.r.failed_calls.end(), waited_for_it))
       return ", and a call of it has waited there in vain";
-    return is_told(op) ? "" : ", and nobody was told";
+    return is_told(op) ? "" : ", and no rank was told";
   }
   // True if the sender has reported its messages, or an error has ended the op for its members.
   bool is_told(const op_runs& op) const {

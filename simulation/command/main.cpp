@@ -49,7 +49,7 @@ struct wishes {
 std::string text_in(const std::string& path) {
   std::ifstream in(path);
   if (!in || std::filesystem::is_directory(path))
-    runtime::raise({runtime::errc::unavailable, path + " is no file that can be read"});
+    runtime::raise({runtime::errc::unavailable, path + " is not a file that can be read"});
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
@@ -78,9 +78,9 @@ sim::scenario scenario_in(const std::string& path) {
 
 void expect_scenarios(const std::string& folder) {
   if (!std::filesystem::is_directory(folder))
-    runtime::raise({runtime::errc::unavailable, folder +
-                                                    " is no folder: start this in the root of the repository, or say "
-                                                    "where scenarios are with --scenarios FOLDER"});
+    runtime::raise(
+        {runtime::errc::unavailable, folder + " is not a folder: start this in the root of the repository, or say "
+                                              "where scenarios are with --scenarios FOLDER"});
 }
 
 std::vector<std::string> all_in(const std::string& folder) {
@@ -185,7 +185,7 @@ bool run_scenario(const wishes& w, const std::string& path, const sim::scenario&
     sim::add(seen, o.messages);
     if (w.seed || w.hashes) show(o);
     const bool differs = w.twice && run_seed(path, s, t, seed, {.mutant = w.mutant}).hash != o.hash;
-    if (differs) std::cout << path << ", seed " << seed << ": a second run did something else\n";
+    if (differs) std::cout << path << ", seed " << seed << ": a second run was different\n";
     if (!differs) ++same;
     if (o.violations.empty() && !differs) continue;
     ++failed;
@@ -255,9 +255,8 @@ bool compare_hashes(const wishes& w, const std::string& folder) {
   if (fine) {
     std::cout << ", all as in " << w.golden << '\n';
   } else {
-    std::cout << ": " << others << " are others than in " << w.golden << ", " << missing << " are not there yet, and "
-              << before.size()
-              << " there are of no scenario; ./dev hashes --renew writes it anew, with what is missing\n";
+    std::cout << ": " << others << " differ from those in " << w.golden << ", " << missing << " are missing there, and "
+              << before.size() << " there belong to no scenario; ./dev hashes --renew rewrites the file\n";
   }
   return fine;
 }
@@ -267,7 +266,7 @@ bool covered(const sim::coverage& seen, sim::scenarios_run c, const sim::fault_l
   std::cout << sim::coverage_table(seen);
   const std::vector<std::string> gaps = sim::coverage_gaps(seen, c, allowed);
   for (const std::string& gap : gaps) std::cout << "not covered: " << gap << '\n';
-  if (!gaps.empty()) std::cout << "more seeds may cover it; --no-coverage does not ask\n";
+  if (!gaps.empty()) std::cout << "more seeds may cover this; --no-coverage switches this check off\n";
   return gaps.empty();
 }
 
@@ -316,11 +315,11 @@ int main(int argc, char** argv) {
       app.add_option("--first", w.first, "the first of them")->check(whole(0, last_seed))->capture_default_str();
   auto* const seed = app.add_option("--seed", w.seed, "this one only")->check(whole(0, last_seed));
   seed->excludes(seeds)->excludes(first);
-  app.add_option("--mutant", w.mutant, "break the protocol on purpose; in the scenario that shows it, unless told");
-  app.add_option("--save", w.save, "where a smaller failing run is written to; unless told, failing-SCENARIO.json");
+  app.add_option("--mutant", w.mutant, "break the protocol on purpose; by default in the scenario that shows it");
+  app.add_option("--save", w.save, "file for a smaller failing run (default: failing-SCENARIO.json)");
   auto* const golden =
       app.add_option("--golden", w.golden, "compare the hashes of a few seeds of every scenario with those of a file");
-  app.add_flag("--renew", w.renew, "write that file anew")->needs(golden);
+  app.add_flag("--renew", w.renew, "rewrite that file")->needs(golden);
   app.add_option("--counts", w.counts, "write what was covered to a file, for --sum");
   app.add_option("--sum", w.sum, "run nothing: say if the runs that wrote such files have covered everything together");
   app.add_flag("--mutants", w.every_mutant, "check that every mutant is caught, by a checker that should");
@@ -348,7 +347,7 @@ int main(int argc, char** argv) {
     if (!w.counts.empty()) expect_folder_of(w.counts);
     if (!w.save.empty() && w.files.size() != 1)
       runtime::raise(
-          {runtime::errc::bad_argument, "--save FILE is for one scenario: each would write what failed anew"});
+          {runtime::errc::bad_argument, "--save FILE is for one scenario: each scenario would overwrite the file"});
     const bool whole = w.files.empty() && w.first == 1;
     if (w.files.empty()) w.files = all_in(folder);
     std::vector<sim::scenario> plays;  // all of them are read before the first one runs

@@ -59,7 +59,7 @@ struct words {
   std::uint64_t number(std::size_t i) const {
     const auto n = number_if(i);
     if (!n || *n > largest)
-      refuse("word " + std::to_string(i + 1) + " has to be a number up to " + std::to_string(largest));
+      refuse("word " + std::to_string(i + 1) + " must be a number up to " + std::to_string(largest));
     return *n;
   }
   std::uint64_t number(std::size_t i, std::uint64_t otherwise) const { return i < all.size() ? number(i) : otherwise; }

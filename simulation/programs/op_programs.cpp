@@ -480,7 +480,7 @@ std::shared_ptr<op_program> make_program(ops::rank& self, const op_spec& op, ker
     case op_spec::kind::training: return std::make_shared<training_program>(self, op, times);
     case op_spec::kind::hierarchy: return std::make_shared<hierarchy_program>(self, op, times);
     case op_spec::kind::contextual: return std::make_shared<contextual_program>(self, op, times);
-    default: runtime::raise({errc::bad_argument, "op " + op.name + " is not made of others"});
+    default: runtime::raise({errc::bad_argument, "op " + op.name + " is not composed of other ops"});
   }
 }
 

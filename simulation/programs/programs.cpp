@@ -482,7 +482,7 @@ task<> programs::receive_one(caller& c, ops::transfer& t, rank_id from, lane& l,
     const std::int64_t which = recognise(got, c.stream(from), c.total());
     if (which < 0 || c.size(static_cast<std::uint64_t>(which)) != got.size()) {
       c.all.violated(c, "receive " + std::to_string(number) + " brought " + std::to_string(got.size()) +
-                            " bytes that nobody sent");
+                            " bytes that no rank sent");
     } else if (c.op.in_flight == 1 && which <= c.latest) {
       c.all.violated(c, "receive " + std::to_string(number) + " brought message " + std::to_string(which) + " after " +
                             std::to_string(c.latest));
@@ -689,7 +689,7 @@ task<> programs::call_program(caller& c, std::shared_ptr<op_program> p) {
     auto outcome = co_await ops::attempt(p->call(std::move(now)));
     p->in_call = false;
     c.end(begun, outcome);
-    if (outcome && !p->right()) violated(c, "call " + std::to_string(i) + " brought something else than was given");
+    if (outcome && !p->right()) violated(c, "call " + std::to_string(i) + " brought other values than were given");
     if (!outcome && !calls_again(c.op.what, outcome.code())) c.over = true;
   }
   if (!c.replaced) p->rest();

@@ -71,7 +71,7 @@ void on_limit(int, siginfo_t*, void*) {
   }
   if (run_now != nullptr) {
     say_which_run();
-    say(": the time limit is over, and the rank computes without waiting for anything");
+    say(": the time limit expired, and the rank computes without waiting for anything");
     say_how_to_repeat();
   }
   ::_exit(run_guard::status_of_limit);

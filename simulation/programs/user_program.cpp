@@ -144,7 +144,7 @@ std::optional<std::string> text_option(int& argc, char** argv, const char* name,
     }
     if (text) refuse(std::string(name) + " is given twice; give it once");
     const char* const joined = std::strchr(argv[i], '=');
-    if (joined == nullptr && i + 1 == argc) refuse(std::string(name) + " needs " + needs + " behind it");
+    if (joined == nullptr && i + 1 == argc) refuse(std::string(name) + " needs " + needs + " after it");
     text = joined != nullptr ? joined + 1 : argv[i + 1];
     take_out(argc, argv, i, joined != nullptr ? 1 : 2);
   }
@@ -158,7 +158,7 @@ std::optional<std::uint64_t> option(int& argc, char** argv, const char* name, co
   const auto value = runtime::read_number<std::uint64_t>(*text, {0, most});
   const bool too_large = !text->empty() && text->find_first_not_of("0123456789") == std::string::npos;
   if (!value)
-    refuse(std::string(name) + " needs " + needs + " behind it, and not `" + *text + "`" +
+    refuse(std::string(name) + " needs " + needs + " after it, not `" + *text + "`" +
            (too_large ? ": it is at most " + std::to_string(most) : ""));
   return value;
 }
@@ -173,7 +173,7 @@ link_model free_links() {
 
 std::uint64_t number_between(std::uint64_t value, std::uint64_t least, std::uint64_t most, const char* name) {
   if (value >= least && value <= most) return value;
-  refuse(std::string(name) + " takes " + std::to_string(least) + " to " + std::to_string(most) + ", and not " +
+  refuse(std::string(name) + " takes " + std::to_string(least) + " to " + std::to_string(most) + ", not " +
          std::to_string(value));
 }
 
@@ -184,7 +184,7 @@ double ns_per_byte_of(const std::string& gigabytes_per_second) {
   const char* const last = gigabytes_per_second.data() + gigabytes_per_second.size();
   const auto [end, failed] = std::from_chars(gigabytes_per_second.data(), last, value, std::chars_format::fixed);
   if (failed != std::errc() || end != last || !(value >= slowest && value <= fastest))
-    refuse("--bandwidth takes GB/s of one wire, 0.000001 to 1000000, and not `" + gigabytes_per_second + "`");
+    refuse("--bandwidth takes GB/s of one wire, 0.000001 to 1000000, not `" + gigabytes_per_second + "`");
   return 1 / value;
 }
 
@@ -196,14 +196,14 @@ link_model links_of(int& argc, char** argv) {
   const auto sharing = text_option(argc, argv, "--sharing", "`wires` or `none`");
   const auto per_host = option(argc, argv, "--ranks-per-host", "a number of ranks");
   if (links) {
-    if (*links != "free") refuse("--links takes `free`, and not `" + *links + "`");
+    if (*links != "free") refuse("--links takes `free`, not `" + *links + "`");
     if (latency || bandwidth || sharing || per_host)
       refuse("--links free has neither --latency nor --bandwidth nor wires; give one or the others");
     return free_links();
   }
   link_model l = usual_links();
   if (sharing && *sharing != "wires" && *sharing != "none")
-    refuse("--sharing takes `wires` or `none`, and not `" + *sharing + "`");
+    refuse("--sharing takes `wires` or `none`, not `" + *sharing + "`");
   if (sharing && *sharing == "none") l.shared_egress = l.shared_ingress = l.shared_one_sided = false;
   if (latency) l.latency_ns = static_cast<time_ns>(number_between(*latency, 0, longest_latency_ns, "--latency"));
   if (bandwidth) l.ns_per_byte = l.one_sided_ns_per_byte = ns_per_byte_of(*bandwidth);
@@ -275,7 +275,7 @@ void print_what_waits(world& w, const played& all) {
     const runtime::waiting_list waits = w[r].waiting();
     for (const runtime::waiting_call& call : waits.calls)
       print_failure(r, runtime::words_of(call, w[r].where().precise_now()));
-    if (waits.calls.empty()) print_failure(r, "it waits in no call");
+    if (waits.calls.empty()) print_failure(r, "it is not waiting in any call");
   }
 }
 
@@ -379,7 +379,7 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
     const bool came_to_an_end = idle.run_until(over, runtime::never);
     if (run_guard::time_is_over()) {
       std::fflush(stdout);
-      std::fprintf(stderr, "the time limit is over in the run of seed %llu, after %.3f ms of its virtual time:\n",
+      std::fprintf(stderr, "the time limit expired in the run of seed %llu, after %.3f ms of its virtual time:\n",
                    static_cast<unsigned long long>(o.seed), static_cast<double>(w.stage().now()) / 1e6);
       print_what_waits(w, all);
       all.first_failed = run_guard::status_of_limit;
@@ -429,7 +429,7 @@ played play(const world_options& given, ops::rank_function rank_main, const prog
   const exit_watch watching_exits([&](int status) {
     const rank_id r = w.stage().acting();
     if (r == nobody || w.find(r) == nullptr) return status;
-    print_failure(r, "it has called exit(" + std::to_string(status) + ") in the midst of its program");
+    print_failure(r, "it has called exit(" + std::to_string(status) + ") in the middle of its program");
     all.end_with(status & 0xff);  // the status that a parent process sees
     faults.mishaps.push_back({.what = mishap::kind::crash, .rank = r, .at_ns = w.stage().now()});
     exited = true;
@@ -478,24 +478,26 @@ bool ended_well(const played& all, const world_options& o, const mishap& death) 
   }
   std::fprintf(stderr, "rank %u died after %.6f ms; %zu ended with an error that says so, %zu returned%s\n", death.rank,
                static_cast<double>(death.at_ns) / 1e6, told, o.ranks - 1 - told,
-               well ? "" : ", but not all of them as they should");
+               well ? "" : ", but not all of them ended as expected");
   return well;
 }
 
 void check(const world_options& o, ops::rank_function rank_main, const program_options& p) {
   if (rank_main == nullptr) refuse("a simulated program needs a function; the one that it was given is null");
   if (o.ranks == 0 || o.ranks > most_ranks)
-    refuse("a simulated program has 1 to " + std::to_string(most_ranks) + " ranks, and not " + std::to_string(o.ranks));
-  if (p.time_limit.count() < 0) refuse("a time limit is not negative");
-  if (p.what > befalls::death) refuse("what befalls the ranks is none of the values of `befalls`");
-  if (o.detection_ns <= 0) refuse("deaths cannot be noticed within " + std::to_string(o.detection_ns) + " ns");
+    refuse("a simulated program has 1 to " + std::to_string(most_ranks) + " ranks, not " + std::to_string(o.ranks));
+  if (p.time_limit.count() < 0) refuse("a time limit must not be negative");
+  if (p.what > befalls::death) refuse("the fault of the run is none of the values of `befalls`");
+  if (o.detection_ns <= 0)
+    refuse("the time within which deaths are noticed (detection_ns) must be positive, not " +
+           std::to_string(o.detection_ns) + " ns");
   const link_model& l = o.link;
-  if (l.latency_ns < 0 || l.per_message_ns < 0 || l.landing_ns < 0) refuse("a time of a link is not negative");
+  if (l.latency_ns < 0 || l.per_message_ns < 0 || l.landing_ns < 0) refuse("the times of a link must not be negative");
   if (!(l.ns_per_byte >= 0 && l.ns_per_byte < 1e9) || !(l.one_sided_ns_per_byte >= 0 && l.one_sided_ns_per_byte < 1e9))
-    refuse("a link takes 0 to 1e9 ns for a byte");
-  if (l.ranks_per_host == 0) refuse("a host has at least one rank");
-  if (o.starved >= o.ranks) refuse("the starved rank is one of the world's");
-  if (!o.offsets.empty() && o.offsets.size() != o.ranks) refuse("clocks have an offset for each rank, or none has");
+    refuse("the time of a link for a byte must be 0 to 1e9 ns");
+  if (l.ranks_per_host == 0) refuse("a host must have at least one rank");
+  if (o.starved >= o.ranks) refuse("the starved rank must be a rank of the world");
+  if (!o.offsets.empty() && o.offsets.size() != o.ranks) refuse("give clock offsets for all ranks, or for none");
 }
 
 }  // namespace
@@ -534,10 +536,10 @@ namespace {
   for (const char* name : with_a_value) known += std::string(name) + ", ";
   for (const char* name : flags) known += std::string(name) + (name == flags.back() ? "" : ", ");
   const std::string taken = simulated
-                                ? "no option of a simulated run, which takes " + known
-                                : "no option of this program, which takes --strict, and with --sim N also " + known;
+                                ? "not an option of a simulated run, which takes " + known
+                                : "not an option of this program, which takes --strict, and with --sim N also " + known;
   refuse("`" + word + "` is " + taken +
-         "; correct it, or, where the program reads words of its own, let it call "
+         "; correct it, or, if the program reads options of its own, let it call "
          "simulation::run(argc, argv, rank_main, simulation::program_words::own)");
 }
 
@@ -545,10 +547,10 @@ void print_usage(const char* program) {
   std::printf("%s [--strict]            one rank, or with `parley run -n 4 %s` several\n"
               "%s --sim N [options]     N virtual ranks in this process, in virtual time\n"
               "\n"
-              "  --strict                messages that nobody took are a failure, with status 3\n"
+              "  --strict                messages that no rank took are a failure, with status 3\n"
               "  --seed S, --seeds K     of runs in virtual time: the first, and how many\n"
               "  --weather               messages come late, out of order and twice, and ranks stop for a while\n"
-              "  --control-weather       control messages alone do\n"
+              "  --control-weather       only control messages do\n"
               "  --deaths                in a second run a rank dies\n"
               "  --time-limit S          end after so many seconds of real time, with status 124\n"
               "  --latency, --bandwidth, --sharing, --ranks-per-host, --links\n"
@@ -638,7 +640,7 @@ int run(int argc, char** argv, ops::rank_function rank_main, program_words words
       const int status = status_of_virtual(o, rank_main, p);
       if (status == 0) continue;
       if (status == run_guard::status_of_limit && seeds > 1)
-        std::fprintf(stderr, "%llu of %llu seeds have ended well; the limit is for all of them together\n",
+        std::fprintf(stderr, "%llu of %llu seeds have ended well; the limit covers all of them together\n",
                      static_cast<unsigned long long>(i), static_cast<unsigned long long>(seeds));
       else
         tell_how_to_repeat(o.seed);

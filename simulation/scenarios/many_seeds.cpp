@@ -200,7 +200,7 @@ coverage read_coverage(std::string_view text) {
     const std::string line(text.substr(0, text.find('\n')));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     const auto refuse = [&]() {
-      runtime::raise({runtime::errc::malformed, "`" + line + "` is no line of a coverage"});
+      runtime::raise({runtime::errc::malformed, "`" + line + "` is not a line of a coverage file"});
     };
     std::vector<std::string> fields(1);
     for (const char c : line) {

@@ -185,7 +185,7 @@ struct reader {
     std::string names;
     for (std::size_t i = 0; i <= static_cast<std::size_t>(last_of<E>::value); ++i)
       names += (i == 0 ? "" : ", ") + std::string(name_of(static_cast<E>(i)));
-    refuse(where, "`" + text + "` is none of the names that it may have: " + names);
+    refuse(where, "`" + text + "` is not one of the possible names: " + names);
   }
   template <class T>
   void take(const std::string& where, const json::value& v, std::vector<T>& to) {
@@ -237,14 +237,14 @@ struct reader {
     using enum mishap::kind;
     const std::string what = "a " + std::string(name(m.what));
     const bool of_a_way = m.what == clog || m.what == cut;
-    if (!its.told("what")) refuse(its.prefix + "what", "it is missing: what befalls the rank, such as pause or crash");
-    if (!its.told("rank")) refuse(its.prefix + "rank", what + " needs the rank that it befalls");
+    if (!its.told("what")) refuse(its.prefix + "what", "it is missing: name the fault, such as pause or crash");
+    if (!its.told("rank")) refuse(its.prefix + "rank", what + " needs the rank with the fault");
     if ((of_a_way || m.what == suspect) && (!its.told("to") || m.to == m.rank))
-      refuse(its.prefix + "to", what + " needs another rank than its `rank` there");
+      refuse(its.prefix + "to", what + " needs a rank other than its `rank` here");
     if (of_a_way && m.after != 0)
-      refuse(its.prefix + "after", what + " is of messages, and begins at a time: give it `at_ns` instead");
+      refuse(its.prefix + "after", what + " affects messages and begins at a time: give it `at_ns` instead");
     if (m.after != 0 && m.at_ns != 0)
-      refuse(its.prefix + "after", "it is there beside `at_ns`: leave out the one by which this does not begin");
+      refuse(its.prefix + "after", "it is given together with `at_ns`: keep only the one that starts this fault");
     if (!its.told("at_ns") && m.after == 0)
       refuse(its.prefix + "at_ns", what + " needs it, or `after`, which counts messages");
     const bool lasts = of_a_way || m.what == pause || m.what == slow || m.what == restart;
@@ -461,7 +461,7 @@ void refuse_double_fields(std::string_view text) {
     const std::size_t next = text.find_first_not_of(" \t\r\n", at + 1);
     if (next == std::string_view::npos || text[next] != ':') continue;
     const std::string field(json::parse(text.substr(first, at + 1 - first)).as_string());
-    if (!open.back().insert(field).second) refuse_line(text, first, "field `" + field + "` is there twice");
+    if (!open.back().insert(field).second) refuse_line(text, first, "field `" + field + "` is listed twice");
   }
 }
 
@@ -471,7 +471,7 @@ json::value parsed(std::string_view text) {
   const std::size_t read = parser.write_some(text.data(), text.size(), failed);
   if (!failed && read == text.size()) parser.finish(failed);
   if (failed || read != text.size())
-    refuse_line(text, read, "this is no JSON: " + (failed ? failed.message() : "there is more behind its end"));
+    refuse_line(text, read, "this is not JSON: " + (failed ? failed.message() : "there is more text after its end"));
   refuse_double_fields(text);
   return parser.release();
 }
@@ -487,33 +487,33 @@ void check_members(const op_spec& o, const scenario& s, const std::string& where
   const std::size_t least = 2;
   const bool by_number = o.what == op_spec::kind::halo || o.what == op_spec::kind::hierarchy;
   if (o.members.empty())
-    refuse(where, "op `" + o.name + "` needs them: " +
+    refuse(where, "op `" + o.name + "` needs members: " +
                       (by_number ? "0, 1, 2, … of as many ranks as take part"
                                  : "its ranks, the sender, stage 0 or leader first"));
   if (o.members.size() < least || (o.what == op_spec::kind::pair && o.members.size() != least))
-    refuse(where, "op `" + o.name + "` needs two ranks, and a pair no more");
+    refuse(where, "op `" + o.name + "` needs at least two ranks; a pair has exactly two");
   std::vector<rank_id> sorted = o.members;
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end()) refuse(where, "rank " + std::to_string(*twice) + " is there twice");
+  if (twice != sorted.end()) refuse(where, "rank " + std::to_string(*twice) + " is listed twice");
   for (std::size_t i = 0; by_number && i < o.members.size(); ++i) {
-    if (o.members[i] != i) refuse(where, "those of op `" + o.name + "` are 0, 1, 2, …");
+    if (o.members[i] != i) refuse(where, "members of op `" + o.name + "` must be 0, 1, 2, …");
   }
   if (o.what == op_spec::kind::hierarchy && o.members.size() != s.ranks)
-    refuse(where, "op `" + o.name + "` is of all ranks");
+    refuse(where, "op `" + o.name + "` must have all ranks as members");
 }
 
 void check_halo(const op_spec& o, const std::string& where) {
   const bool is_halo = o.what == op_spec::kind::halo;
   if (!is_halo && (!o.grid.empty() || o.corners || o.mesh))
-    refuse(where + "kind", "grid, corners and mesh are of a halo");
+    refuse(where + "kind", "only a halo has grid, corners and mesh");
   check(where + "grid", o.grid, {1, static_cast<std::int64_t>(o.members.size())});
   const std::size_t blocks = std::accumulate(o.grid.begin(), o.grid.end(), std::size_t{1}, std::multiplies<>());
   if (o.grid.size() > 3 || (!o.grid.empty() && blocks != o.members.size()))
-    refuse(where + "grid", "1 to 3 dimensions are possible, of as many ranks as the op has members");
+    refuse(where + "grid", "a grid must have 1 to 3 dimensions, and as many blocks as the op has members");
   const std::size_t least = 3;
   if (o.mesh && (!o.grid.empty() || o.corners || o.members.size() < least))
-    refuse(where + "mesh", "it is a ring of three ranks or more, and no grid");
+    refuse(where + "mesh", "a mesh must be a ring of at least three ranks, without a grid or corners");
 }
 
 bool is_member(const op_spec& o, std::uint64_t r) {
@@ -525,7 +525,7 @@ void check_misdeed(const op_spec& o, const words& w) {
   constexpr std::size_t of_whom = 3;
   if (w.all.size() <= of_whom || is_sound(w.text(0))) return;
   if (o.what == op_spec::kind::symmetric || o.what == op_spec::kind::contextual) {
-    if (!is_member(o, w.number(of_whom))) w.refuse("it would fail on a rank that is no member of the op");
+    if (!is_member(o, w.number(of_whom))) w.refuse("it would fail on a rank that is not a member of the op");
   } else if (constexpr std::string_view worker = "worker"; w.all[of_whom].starts_with(worker)) {
     const std::uint64_t place = *words(w.all[of_whom].substr(worker.size())).number_if(0);
     const auto before_leader = [&](rank_id r) { return r < o.members.front(); };
@@ -533,7 +533,7 @@ void check_misdeed(const op_spec& o, const words& w) {
     if (w.all[of_whom] != std::string(worker) + std::to_string(place) || place >= o.members.size())
       w.refuse("the op has no such place");
     if (o.what == op_spec::kind::group && place == leads) w.refuse("that is the leader's place");
-    if (o.what == op_spec::kind::hierarchy && place != 1) w.refuse("its groups are of a leader and worker1");
+    if (o.what == op_spec::kind::hierarchy && place != 1) w.refuse("its groups have a leader and worker1 only");
   }
 }
 
@@ -568,9 +568,9 @@ void check_configs(const op_spec& o, const scenario& s, const std::string& where
     }
     const std::string kind = words(o.configs[i]).text(0);
     if (i == 0 && (kind == "failing" || kind == "hanging" || kind == "corrupting" || kind == "abi" || kind == "on"))
-      refuse(where + "[0]", "`" + o.configs[i] + "` cannot be the default, which has to work on all ranks");
+      refuse(where + "[0]", "`" + o.configs[i] + "` cannot be the default, because the default must work on all ranks");
     if (std::count(o.configs.begin(), o.configs.end(), o.configs[i]) > 1)
-      refuse(where, "`" + o.configs[i] + "` is there twice");
+      refuse(where, "`" + o.configs[i] + "` is listed twice");
   }
 }
 
@@ -585,15 +585,17 @@ void check(const op_spec& o, const scenario& s, const std::string& where) {
   if (says) check(where + "sizes", o.sizes, {8});
   if (o.calls + o.calm == 0) refuse(where + "calls", "at least 1 is needed, here or in `calm`");
   if (o.does != "broadcast") check(where + "depth", o.depth, {1});
-  if (o.streams != 1 && o.what != op_spec::kind::pair) refuse(where + "streams", "a pair has several");
+  if (o.streams != 1 && o.what != op_spec::kind::pair) refuse(where + "streams", "only a pair has several streams");
   const bool hurried = s.faults.early_timeouts != 0 || (s.saved && s.saved->early_timeouts != 0);
   if (o.streams != 1 && (hurried || o.timeout_ns < least_of_streams_ns))
-    refuse(where + "streams", "with several no call may time out early: it needs a `timeout_ns` of at least " +
-                                  std::to_string(least_of_streams_ns) + " and no `early_timeouts`");
+    refuse(where + "streams",
+           "with several streams no call may time out early: the op needs a `timeout_ns` of at least " +
+               std::to_string(least_of_streams_ns) + " and no `early_timeouts`");
   // Both ends must know which messages of which streams are sent at once, also when calls are added.
   const auto divides = [&](std::uint64_t calls) { return calls % o.in_flight == 0; };
   if (o.streams != 1 && !(divides(o.calls) && divides(o.calm) && divides(more_at_once)))
-    refuse(where + "in_flight", "with several streams it divides calls, calm and " + std::to_string(more_at_once));
+    refuse(where + "in_flight",
+           "with several streams it must divide `calls`, `calm` and " + std::to_string(more_at_once));
   const bool levels = o.what == op_spec::kind::hierarchy;
   const std::vector<std::string> collectives =
       levels ? std::vector<std::string>{"all_reduce", "broadcast", "all_gather", "reduce_scatter"}
@@ -601,7 +603,7 @@ void check(const op_spec& o, const scenario& s, const std::string& where) {
   if (std::find(collectives.begin(), collectives.end(), o.does) == collectives.end()) {
     std::string names;
     for (const std::string& name : collectives) names += (names.empty() ? "" : ", ") + name;
-    refuse(where + "does", "`" + o.does + "` is none of the names that it may have: " + names);
+    refuse(where + "does", "`" + o.does + "` is not one of the possible names: " + names);
   }
   check_configs(o, s, where + "configs");
   if (std::count_if(s.ops.begin(), s.ops.end(), [&](const op_spec& other) { return other.name == o.name; }) > 1)
@@ -662,19 +664,19 @@ void check_timeouts(const scenario& s) {
     const op_spec& o = s.ops[i];
     const delay d = s.saved ? longest_delay(*s.saved, o, s.detection_ns) : longest_delay(s);
     if (o.timeout_ns < short_timeout_ns || d.most_ns == 0 || d.most_ns + s.detection_ns < o.timeout_ns) continue;
-    refuse(d.where, "clogs, cuts, pauses and restarts may hold a call of op `" + o.name + "` up for " +
-                        std::to_string(d.most_ns) + " ns, and `detection_ns`, but it waits for only " +
-                        std::to_string(o.timeout_ns) + ": make them shorter, or `ops[" + std::to_string(i) +
-                        "].timeout_ns` longer, or less than " + std::to_string(short_timeout_ns) +
-                        ", with which calls may time out for any fault");
+    refuse(d.where, "clogs, cuts, pauses and restarts may delay a call of op `" + o.name + "` for " +
+                        std::to_string(d.most_ns) + " ns plus `detection_ns`, but the call waits only " +
+                        std::to_string(o.timeout_ns) + " ns: make the faults shorter, or `ops[" + std::to_string(i) +
+                        "].timeout_ns` longer; or set it below " + std::to_string(short_timeout_ns) +
+                        ", so that calls may time out after any fault");
   }
 }
 
 void check_ranks_of_jobs(const scenario& s) {
-  if (s.validators.size() > s.jobs) refuse("validators", "there are more than jobs");
+  if (s.validators.size() > s.jobs) refuse("validators", "there are more entries than jobs");
   for (std::size_t job = 0; job < s.validators.size(); ++job) {
     if (s.validators[job].size() > s.ranks)
-      refuse("validators[" + std::to_string(job) + "]", "there are more than ranks");
+      refuse("validators[" + std::to_string(job) + "]", "there are more entries than ranks");
   }
   for (std::size_t i = 0; i < s.other_version.size(); ++i)
     check_rank(s.other_version[i], s, "other_version[" + std::to_string(i) + "]");

@@ -34,7 +34,7 @@ result<> disk::replace(const std::string& path, std::string_view text) {
 }
 
 result<> disk::update(const std::string& path, const edit& change) {
-  if (locked.contains(path)) return error{errc::timeout, path + ".lock is held by somebody"};
+  if (locked.contains(path)) return error{errc::timeout, path + ".lock is held by another process"};
   const auto text = change(read(path));
   return text ? replace(path, *text) : result<>();
 }

@@ -167,13 +167,15 @@ TEST_CASE("the next search tries a candidate again that the last search excluded
 
 TEST_CASE("the reason for giving up a candidate names the one need that was unmet and, where possible, the remedy") {
   const std::pair<unmet_need, const char*> causes[] = {
-      {unmet_need::payload, "a: messages without a payload"},
-      {unmet_need::memory_of_receiver, "a: rank 1 has registered no memory that it could write into; register"},
-      {unmet_need::credit_in_time, "before a credit of rank 1 was here, though that has registered memory; post"},
+      {unmet_need::payload, "a: messages have no payload"},
+      {unmet_need::memory_of_receiver, "a: rank 1 has registered no memory for this config to write into; register"},
+      {unmet_need::credit_in_time,
+       "before a credit from rank 1 had arrived, although that rank has registered memory; post"},
       {unmet_need::memory_of_sender, "not in memory that rank 0 has registered; register"},
-      {unmet_need::word_in_time, "before rank 1 had said that it knows the memory that rank 0 has registered"},
-      {unmet_need::pieces, "a: messages lie in one piece, or in pieces that are too many"},
-      {unmet_need::like_pieces, "a: rank 1 has other pieces than rank 0 sends; give both sides the same shape"},
+      {unmet_need::word_in_time, "before rank 1 had confirmed that it knows the memory that rank 0 has registered"},
+      {unmet_need::pieces, "a: messages lie in one piece, or in too many"},
+      {unmet_need::like_pieces,
+       "a: rank 1 receives into other pieces than rank 0 sends; give both sides the same shape"},
       {unmet_need::word_of_pieces, "before rank 1 had said which pieces it has"},
   };
   for (const auto& [what, words] : causes) {
@@ -450,7 +452,7 @@ TEST_CASE("the default is decided without a trial if it is the only config") {
   l.assigned.open({c0}, {"c0"}, {}, l.now);
   CHECK(l.invoke().flags == stamp_flags::none);
   CHECK(l.decided());
-  CHECK(l.only().chosen().why == "nothing but the default may run");
+  CHECK(l.only().chosen().why == "only the default may run");
 }
 
 TEST_CASE("trials wait until the program has run long enough for the budget to cover their cost") {
@@ -619,7 +621,7 @@ TEST_CASE("candidates that do the same for all sizes of a key count as one, unde
       CHECK(l.decided());
       REQUIRE(l.only().excluded().size() == 1);
       CHECK(l.only().excluded()[0].kind == exclusion::reason::same);
-      CHECK(l.only().excluded()[0].why == "b: for these sizes it is what " + std::string(same_as) + " is");
+      CHECK(l.only().excluded()[0].why == "b: for these sizes it is the same as " + std::string(same_as));
     }
   }
   SUBCASE("not if they do the same for only some of the sizes") {
@@ -645,6 +647,6 @@ TEST_CASE("candidates that do the same for all sizes of a key count as one, unde
     CHECK(l.invoke().digest == c0);
     CHECK(l.decided());
     CHECK(l.only().trials() == 0);
-    CHECK(l.only().chosen().why.find("there is nothing but the default to try") == 0);
+    CHECK(l.only().chosen().why.find("there is only the default to try") == 0);
   }
 }

@@ -31,5 +31,5 @@ TEST_CASE("the text on two different default configs with one name says that the
   theirs.default_digest = 2;
   CHECK(ours.hash() != theirs.hash());
   CHECK(told(theirs, ours) ==
-        "rank 1 and rank 0 give one name to different default configs, whose wire class, parameters or ABI differ");
+        "rank 1 and rank 0 use one name for default configs with different wire classes, parameters or ABIs");
 }

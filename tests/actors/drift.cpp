@@ -51,7 +51,7 @@ TEST_CASE("when the winner becomes permanently slow, a search begins and another
   CHECK(l.only().number() == 2);
   CHECK(l.decided());
   CHECK(l.only().chosen().digest == c0);
-  CHECK(l.only().reason() == "its times have drifted: 3000 us now, 500 % more than the 500 us of before");
+  CHECK(l.only().reason() == "its times have drifted: 3000 us now, 500 % more than the 500 us before");
   l.invoke_many(5000);
   CHECK(l.only().number() == 2);  // the new search remeasured the times, so they have not drifted
 }

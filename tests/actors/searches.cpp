@@ -335,7 +335,7 @@ TEST_CASE("a result with little evidence runs at once, and is searched again aft
   REQUIRE(l.decided());
   CHECK(l.only().chosen().source == decision_source::results);
   CHECK(l.only().chosen().confidence == tuning::confidence::thin);
-  CHECK(l.only().chosen().why.find("rests on little") != std::string::npos);
+  CHECK(l.only().chosen().why.find("is based on few measurements") != std::string::npos);
   l.assigned.retry(l.now);
   CHECK(l.decided());  // short jobs make no trials
   l.now = l.assigned.next_give_up();
@@ -345,7 +345,7 @@ TEST_CASE("a result with little evidence runs at once, and is searched again aft
   l.run();
   REQUIRE(l.decided());
   CHECK(l.only().number() == 2);
-  CHECK(l.only().reason().find("rests on little") != std::string::npos);
+  CHECK(l.only().reason().find("is based on few measurements") != std::string::npos);
   CHECK(l.only().chosen().source == decision_source::trials);
   CHECK(l.only().chosen().digest == b);
   CHECK(l.only().chosen().confidence == tuning::confidence::sure);

@@ -328,7 +328,7 @@ TEST_CASE("sizes with only the default to try do not make a run decided, and the
   const folder here;
   const auto ran = here.parley("tune " + send_recv + " --no-results --sim --microbatches 4 --json");
   CHECK(ran.status == 3);
-  has(ran.error, "3 sizes of messages were met, of which 2 have nothing but the default to try");
+  has(ran.error, "3 sizes of messages were met, of which 2 have only the default to try");
   const auto last = ran.error.rfind(" keys agreed");
   REQUIRE(last != std::string::npos);
   CHECK(ran.error.rfind("agreed on direct") < last);
@@ -435,7 +435,7 @@ TEST_CASE(
   for (const auto& [mask, why] :
        {std::pair{"2:nccl", "there is no such rank; the job has 2"},
         {"1:chonked", "neither a capability (gpu, peer_access, nvlink, ipc, nccl, ucx, sm_90"},
-        {"one:nccl", "begins with no rank"},
+        {"one:nccl", "does not begin with a rank"},
         {"1:", "names no capability"}}) {
     CAPTURE(mask);
     const auto wrong = here.parley(std::string("tune three.json --mask ") + mask);
@@ -573,7 +573,7 @@ TEST_CASE("parley run --restarts restarts a rank that fails, and returns its sta
       "run -n 2 --restarts 1 -- sh -c 'if [ $PARLEY_RANK = 0 ]; then while [ ! -e back ]; do sleep 0.01; done; "
       "elif [ $PARLEY_RESTART_COUNT ]; then touch back; else exit 3; fi'");
   CHECK(fine.status == 0);
-  has(fine.error, "rank 1 exited with status 3; it is started again, which is restart 1 of at most 1");
+  has(fine.error, "rank 1 exited with status 3; it is started again (restart 1 of at most 1)");
   const auto spent = here.parley(
       "run -n 2 --restarts 2 -- sh -c '[ $PARLEY_RANK = 0 ] && exec sleep 60; exit 3$PARLEY_RESTART_COUNT'");
   CHECK(spent.status == 32);
@@ -670,10 +670,10 @@ TEST_CASE("parley names a wrong word, and with --json it also prints a document 
   has(word.error, "there is no command frob");
   const auto option = here.parley("run -n 2 --bogus -- true");
   CHECK(option.status == 2);
-  has(option.error, "`--bogus` is no option of `parley run`");
+  has(option.error, "`--bogus` is not an option of `parley run`");
   const auto of_mpi = here.parley("run -np 2 true");
   CHECK(of_mpi.status == 2);
-  has(of_mpi.error, "`-np` is no option of `parley run`; say how many ranks with -n N");
+  has(of_mpi.error, "`-np` is not an option of `parley run`; say how many ranks with -n N");
   here.write("bad.json", R"({"name": "bad", "ranks": 2})");
   const auto bad = here.parley("tune bad.json --json");
   CHECK(bad.status == 2);

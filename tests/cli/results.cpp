@@ -44,7 +44,7 @@ TEST_CASE("results show prints the contents of files, as tables and as one docum
   CHECK(table.status == 0);
   has(table.out, "acts/0>1");
   has(table.out, "PARLEY_WORLD");
-  has(table.error, "a.csv:6: 1 of at least 3 columns");
+  has(table.error, "a.csv:6: the line has 1 columns instead of at least 3");
   const auto document = here.parley("results show --json a.csv missing.csv");
   CHECK(document.status == 2);
   has(document.error, "missing.csv");
@@ -129,7 +129,7 @@ TEST_CASE("results check and results merge accept a line that is read with a war
     const auto checked = here.parley("results check a.csv");
     CHECK(checked.status == 0);
     has(checked.error, "a.csv:6: ");
-    has(checked.out, "a.csv: fine but for these warnings, ");
+    has(checked.out, "a.csv: fine except for these warnings, ");
     const auto merged = here.parley("results merge -o out.csv a.csv");
     CHECK(merged.status == 0);
     has(merged.error, "a.csv:6: ");

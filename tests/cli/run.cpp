@@ -179,11 +179,11 @@ TEST_CASE("parley run refuses ranks that do not fit on the hosts, and lines that
   refused("-n 2 --rendezvous a:1", "--rendezvous is for a job on several hosts");
   has(wrong_in_hosts(""), "hosts:1:1: no host is listed");
   has(wrong_in_hosts("a\n\na\n"), "hosts:3:1: host a is listed twice");
-  has(wrong_in_hosts("a slots=0\n"), "hosts:1:1: `0` is no number of ranks");
-  has(wrong_in_hosts("a:\n"), "hosts:1:1: `` is no number of ranks");
-  has(wrong_in_hosts("a max_slots=4\n"), "what `max_slots=4` means is not known");
-  has(wrong_in_hosts("a slots=1 b\n"), "what `b` means is not known");
-  has(wrong_in_hosts("-oProxyCommand=x\n"), "`-oProxyCommand=x` is no host");
+  has(wrong_in_hosts("a slots=0\n"), "hosts:1:1: `0` is not a number of ranks");
+  has(wrong_in_hosts("a:\n"), "hosts:1:1: `` is not a number of ranks");
+  has(wrong_in_hosts("a max_slots=4\n"), "unknown word `max_slots=4`");
+  has(wrong_in_hosts("a slots=1 b\n"), "unknown word `b`");
+  has(wrong_in_hosts("-oProxyCommand=x\n"), "`-oProxyCommand=x` is not a host name");
   CHECK(cli::as_one_word("it's $HOME") == "'it'\\''s $HOME'");
 }
 
@@ -201,12 +201,13 @@ TEST_CASE("parley suggests the existing word that is most like a misspelt one") 
     has(ran.error, text);
   };
   says("rnu -n 2 true", "there is no command rnu; did you mean `run`?");
-  says("run --hots 2 -- true", "`--hots` is no option of `parley run`; did you mean `--hosts`?");
+  says("run --hots 2 -- true", "`--hots` is not an option of `parley run`; did you mean `--hosts`?");
   says("run -n 2 --restrats 1 -- true", "did you mean `--restarts`?");
-  says("tune x.json --microbaches 3", "`--microbaches` is no option of `parley tune`; did you mean `--microbatches`?");
+  says("tune x.json --microbaches 3",
+       "`--microbaches` is not an option of `parley tune`; did you mean `--microbatches`?");
   says("results merge a.csv --outptu b.csv", "did you mean `--output`?");
   says("results list a.csv", "there is no command `parley results list`; did you mean `show`?");
   says("results chekc a.csv", "did you mean `check`?");
-  says("results frobnicate a.csv", "there are show, check and merge");
+  says("results frobnicate a.csv", "the commands are show, check and merge");
   says("doctor --jsno", "did you mean `--json`?");
 }

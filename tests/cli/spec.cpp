@@ -118,7 +118,7 @@ TEST_CASE("a batch is declared as a ring or as edges") {
   begins(fault_of(R"({"op": "p2p", "name": "x", )" + rest), R"(s.json:1:35: give either "edges")");
   begins(fault_of(R"({"op": "p2p", "name": "x", "ring": [1], )" + rest),
          "s.json:1:70: a ring needs at least two ranks");
-  begins(fault_of(R"({"op": "p2p", "name": "x", "ring": [1, 1], )" + rest), "s.json:1:74: rank 1 stands here twice");
+  begins(fault_of(R"({"op": "p2p", "name": "x", "ring": [1, 1], )" + rest), "s.json:1:74: rank 1 is listed twice");
 }
 
 TEST_CASE("a halo has an edge for each pair of different neighbours") {
@@ -195,7 +195,7 @@ TEST_CASE("the errors of unknown and repeated keys give their positions") {
   begins(fault_in(with(R"("stages")", R"("stage")")),
          R"(s.json:5:40: unknown key "stage"; known here are op, name, stages)");
   begins(fault_in(with(R"("ranks": 4)", R"("name": "y")")),
-         R"(s.json:3:3: the key "name" stands here for the second time)");
+         R"(s.json:3:3: the key "name" is given here for the second time)");
   begins(fault_in(with(R"("count": 2)", R"("cuont": 2)")),
          R"(s.json:7:42: unknown key "cuont"; known here are bytes, count)");
 }
@@ -223,8 +223,7 @@ TEST_CASE("an unknown, repeated or invalid config is an error, and so is an empt
   begins(unknown, R"(s.json:6:28: config "zigzag" is unknown)");
   CHECK(unknown.find("known are direct, chunked(") != std::string::npos);
   begins(fault_in(with(R"(["direct"],)", "[],")), "s.json:10:17: the catalogue is empty");
-  begins(fault_in(with(R"(["direct"],)", R"(["direct", "direct"],)")),
-         "s.json:10:28: config direct stands in the list twice");
+  begins(fault_in(with(R"(["direct"],)", R"(["direct", "direct"],)")), "s.json:10:28: config direct is listed twice");
   begins(fault_in(with("chunk_bytes=1MiB", "chunk_bytes=0")),
          R"x(s.json:6:28: config "chunked(chunk_bytes=0 in_flight=4)")x");
 }

@@ -159,7 +159,7 @@ void run_mortal(const campaign_part& part, std::string_view action, const char* 
     victim.signal(SIGCONT);
     CHECK_MESSAGE(job.within(5s, [&] { return victim.ended(); }), job.text());
     const std::string who = fmt::format("parley: rank {}: fenced: ", part.rank);
-    CHECK_MESSAGE(victim.says({who.c_str(), part.op, "holds it dead"}), job.text());
+    CHECK_MESSAGE(victim.says({who.c_str(), part.op, "declared it dead"}), job.text());
     CHECK(victim.status() == 1);
   }
   // Ranks that take no part have noticed nothing and run until their input ends.
@@ -237,7 +237,7 @@ void run_one_sided(const one_sided_part& part, std::string_view action, const ch
   }
   if (stops) {
     victim.signal(SIGCONT);
-    const auto fenced = [&] { return victim.says({"it ended: fenced: activations 1->2", "holds it dead"}); };
+    const auto fenced = [&] { return victim.says({"it ended: fenced: activations 1->2", "declared it dead"}); };
     CHECK_MESSAGE(job.within(5s, fenced), job.text());
   }
   for (rank_id r = 0; r < job.size(); ++r) job[r].close_input();

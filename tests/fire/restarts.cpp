@@ -35,7 +35,7 @@ void check_counted(const std::string& faults, std::uint32_t restarts) {
   CHECK_MESSAGE(job.says(1, {"helped"}), job.all);
   CHECK_MESSAGE(job.end.ranks[1].restarts == restarts, job.all);
   CHECK(job.end.ranks[0].restarts + job.end.ranks[2].restarts == 0);
-  CHECK_MESSAGE(job.has(fmt::format("it is started again, which is restart {0} of at most {0}", restarts)), job.all);
+  CHECK_MESSAGE(job.has(fmt::format("it is started again (restart {0} of at most {0})", restarts)), job.all);
   CHECK_MESSAGE(!job.has("warning"), job.all);
 }
 
@@ -192,7 +192,7 @@ TEST_CASE("a process without the job's key does not get a dead rank's place; the
   job.start_again(1, {{"PARLEY_RESTART_COUNT", "1"}, {"PARLEY_KEY_FILE", job.another_key()}});
   REQUIRE_MESSAGE(job.until([&] { return job[1].ended(); }), job.text());
   CHECK(job[1].status() == 1);
-  CHECK_MESSAGE(job[1].says({"unauthenticated", "does not hold the key"}), job.text());
+  CHECK_MESSAGE(job[1].says({"unauthenticated", "does not have the key"}), job.text());
   CHECK_FALSE(job[0].ended());
   // A process whose restart count is not higher does not get the place either.
   job.start_again(1, {});
@@ -232,6 +232,6 @@ TEST_CASE("ranks with GPUs refuse to start if restarts are requested, which they
   REQUIRE_MESSAGE(job.until([&] { return job.all_ended(); }), job.text());
   for (rank_id r = 0; r < 2; ++r) {
     CHECK(job[r].status() == 1);
-    CHECK_MESSAGE(job[r].says({"unavailable: ranks with GPUs cannot be started anew yet", "--restarts"}), job.text());
+    CHECK_MESSAGE(job[r].says({"unavailable: ranks with GPUs cannot be restarted yet", "--restarts"}), job.text());
   }
 }

@@ -233,10 +233,10 @@ TEST_CASE("a step whose input failed does not run and names the first failure; a
   CHECK(f.log.text == "<a>a<d>d<e>e");
   CHECK(c.outcome().code() == errc::config_failed);
   CHECK(b.outcome().reason().text() ==
-        "step b was not done, because it needs what step a was to bring: config_failed: it was told to");
+        "step b was not done, because it needs what step a would have brought: config_failed: it was told to");
   // However long the chain of dependents is, the text names the first failure, and only once.
   CHECK(c.outcome().reason().text() ==
-        "step c was not done, because it needs what step a was to bring: config_failed: it was told to");
+        "step c was not done, because it needs what step a would have brought: config_failed: it was told to");
   CHECK(d.outcome());
   CHECK(e.outcome());
   CHECK(f.join());  // the caller already heard of the failure from c

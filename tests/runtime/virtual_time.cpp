@@ -105,7 +105,7 @@ TEST_CASE("run reports a wait that can never end, and destroys the waiting corou
     FAIL("must throw");
   } catch (const failure& f) {
     CHECK(f.code() == errc::closed);
-    CHECK(std::string(f.what()).find("nothing is left") != std::string::npos);
+    CHECK(std::string(f.what()).find("nothing can end this wait") != std::string::npos);
   }
   CHECK_THROWS_AS(run(play.clock, sleep_for_ever()), failure);
   CHECK(play.log == "");

@@ -139,6 +139,6 @@ TEST_CASE("waiting for a work inside a coroutine is refused, because it would bl
     }
     co_return "";
   };
-  CHECK(run(clock, misuse(w)).find("co_await the call itself") != std::string::npos);
+  CHECK(run(clock, misuse(w)).find("co_await the call instead") != std::string::npos);
   CHECK(w.wait() == 1);
 }

@@ -103,7 +103,7 @@ TEST_CASE("fencing finds a call of a fenced rank that ends with an error other t
   run.record.fenced.emplace_back().at_ns = 100;
   call_record& c = run.failed({errc::peer_failed, call_1, "…"});
   c.began_ns = 101;
-  CHECK(says(run.of("fencing"), "call 1 of rank 0, which the others hold dead, ended with peer_failed"));
+  CHECK(says(run.of("fencing"), "call 1 of rank 0, which the others have declared dead, ended with peer_failed"));
   c.failed = error{errc::fenced, call_1, "…"};
   CHECK(run.of("fencing").empty());
   c.failed = error{errc::peer_failed, call_1, "…"};
@@ -397,7 +397,7 @@ TEST_CASE(
 TEST_CASE("delivery finds a message that was sent successfully and that no rank received") {
   quiet_run run;
   run.record.received.clear();
-  CHECK(says(run.of("delivery"), "pair: message 0 was sent well and received by nobody"));
+  CHECK(says(run.of("delivery"), "pair: message 0 was sent without an error, and no rank received it"));
 }
 
 TEST_CASE("S8 finds a put outside the memory that its key names") {

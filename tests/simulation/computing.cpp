@@ -185,9 +185,8 @@ task<> waits_for_who_computes(rank& self) {
   REQUIRE(late.code() == errc::timeout);
   const std::string text = late.reason().what();
   CAPTURE(text);
-  CHECK(text.find(
-            "; rank 1 has not answered in 500 ms what it does: its thread has not turned for 30.0 s, so it computes") !=
-        std::string::npos);
+  CHECK(text.find("; rank 1 has not said in 500 ms what it is doing: its event loop has not run for 30.0 s, so that "
+                  "rank is stopped, or computes") != std::string::npos);
   co_await t.receive(data, {.from = 1});
 }
 

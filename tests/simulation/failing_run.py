@@ -117,7 +117,7 @@ def check_hashes(sim, scenarios):
 def check_refusals(sim, scenarios):
     pair = scenarios / "pair.json"
     missing = sim.run("--scenario", pair, sim.folder / "none.json", "--seeds", "1")
-    expect(missing.returncode == 2 and "none.json is no file" in missing.stderr, "a missing scenario is not named", missing)
+    expect(missing.returncode == 2 and "none.json is not a file" in missing.stderr, "a missing scenario is not named", missing)
     expect(missing.stdout == "", "a scenario ran though another one is missing", missing)
     empty = sim.folder / "empty"
     empty.mkdir()

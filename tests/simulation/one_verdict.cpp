@@ -271,17 +271,18 @@ const std::map<std::string, verdict>& verdicts() {
         1,
         1,
         {"peer_failed", "exception"},
-        "threw something that is no std::exception; throw one"}},
+        "threw an object that is not a std::exception; throw a std::exception"}},
       {"receives another type",
-       {receives_another_type, 2, 0, 3, {"none", "none"}, "which is for f64 elements, and the message has u32"}},
+       {receives_another_type, 2, 0, 3, {"none", "none"}, "which is for f64 elements, but the message has u32"}},
       {"worker exits", {worker_exits, 3, 1, 1, {"peer_failed", "peer_failed", ""}}},
       {"nobody sends", {nobody_sends, 2, 1, 1, {"timeout", "peer_failed"}}},
       {"other types", {declares_other_types, 2, 1, 1, {"declaration_mismatch", "declaration_mismatch"}}},
       {"other types unseen", {declares_other_types_and_returns, 2, 1, 1, {"none", "none"}}},
       {"too small", {buffer_is_too_small, 2, 1, 1, {"none", "buffer_too_small"}}},
-      {"forgets to join", {forgets_to_join, 2, 0, 3, {"none", "none"}, "`co_await` their `join()` before they end"}},
+      {"forgets to join",
+       {forgets_to_join, 2, 0, 3, {"none", "none"}, "`co_await` every `join()` before its scope or dataflow ends"}},
       {"config throws",
-       {lists_a_config_that_throws, 2, 0, 0, {"none", "none"}, "exception: no such card; it failed its rehearsal"}},
+       {lists_a_config_that_throws, 2, 0, 0, {"none", "none"}, "exception: no such card; its rehearsal failed"}},
   };
   return all;
 }

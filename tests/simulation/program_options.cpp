@@ -152,12 +152,12 @@ TEST_CASE("PARLEY_MASK hides capabilities of virtual ranks as of real ones") {
 TEST_CASE("a simulated program that does not end has status 124 at its time limit, and its waiting calls are named") {
   const ended_process waits = in_own_process(exchanges_for_ever, {"--sim", "2", "--time-limit", "1"});
   CHECK(WEXITSTATUS(waits.status) == 124);
-  CHECK(waits.said.find("the time limit is over in the run of seed 1, after ") != std::string::npos);
+  CHECK(waits.said.find("the time limit expired in the run of seed 1, after ") != std::string::npos);
   CHECK(waits.said.find("of pair") != std::string::npos);
   CHECK(waits.said.find("--seed 1 and without --seeds") != std::string::npos);
   const ended_process computes = in_own_process(computes_for_ever, {"--sim", "2", "--time-limit", "1"});
   CHECK(WEXITSTATUS(computes.status) == 124);
-  CHECK(computes.said.find("seed 1, in rank 0: the time limit is over, and the rank computes without waiting") !=
+  CHECK(computes.said.find("seed 1, in rank 0: the time limit expired, and the rank computes without waiting") !=
         std::string::npos);
 }
 

@@ -105,7 +105,7 @@ TEST_CASE("an invalid scenario is refused with an error that names the field or 
     }
     return "";
   };
-  CHECK(refusal("{").find("no JSON") != std::string::npos);
+  CHECK(refusal("{").find("not JSON") != std::string::npos);
   CHECK(refusal(R"({"rank": 2})").find("`rank`: there is no such field") != std::string::npos);
   CHECK(refusal(R"({"ranks": "two"})").find("`ranks`") != std::string::npos);
   CHECK(refusal(R"({"ops": [{"kind": "pear"}]})").find("pear") != std::string::npos);
@@ -114,7 +114,7 @@ TEST_CASE("an invalid scenario is refused with an error that names the field or 
       refusal(
           R"({"ranks": 2, "ops": [{"name": "a", "members": [0, 1]}], "tape": {"mishaps": [{"what": "restart", "rank": 9, "at_ns": 1, "for_ns": 1}]}})")
           .find("`tape.mishaps[0].rank`: rank 9 is outside the world of 2") != std::string::npos);
-  CHECK(refusal("{\n\n \"ranks\" 2}").find("line 3: this is no JSON") != std::string::npos);
+  CHECK(refusal("{\n\n \"ranks\" 2}").find("line 3: this is not JSON") != std::string::npos);
   CHECK(refusal(R"({"ops": [{"members": [0, 1]}, {"memebers": [0, 1]}]})").find("`ops[1].memebers`") !=
         std::string::npos);
   CHECK(refusal(R"({"ops": [{"kind": "pear"}]})").find("pair, pipeline") != std::string::npos);
@@ -139,10 +139,10 @@ TEST_CASE("a scenario that would break its own checkers is refused") {
   CHECK(has(refusal(R"(, "in_flight": 0)"), "`ops[0].in_flight`"));
   CHECK(has(refusal(R"(, "configs": [])"), "`ops[0].configs`"));
   CHECK(has(refusal(R"(, "does": "reduce_all")"), "all_reduce, broadcast, gather"));
-  CHECK(has(refusal(R"(, "kind": "group")", "", "[2, 0, 2]"), "`ops[0].members`: rank 2 is there twice"));
+  CHECK(has(refusal(R"(, "kind": "group")", "", "[2, 0, 2]"), "`ops[0].members`: rank 2 is listed twice"));
   CHECK(refusal(R"(, "streams": 2, "calls": 20, "calm": 20, "in_flight": 10)").empty());
   CHECK(has(refusal(R"(, "streams": 2, "calls": 24, "calm": 24, "in_flight": 12)"), "`ops[0].in_flight`"));
-  CHECK(has(refusal(R"(, "kind": "group", "streams": 2)"), "`ops[0].streams`: a pair has several"));
+  CHECK(has(refusal(R"(, "kind": "group", "streams": 2)"), "`ops[0].streams`: only a pair has several streams"));
   CHECK(has(refusal("", R"(, "window": 0)"), "`window`"));
   CHECK(has(refusal("", R"(, "budget": -1)"), "`budget`"));
   CHECK(has(refusal("", R"(, "faults": {"lose": 2000})"), "`faults.lose`: at most 1000"));
@@ -163,15 +163,16 @@ TEST_CASE("a scenario that would break its own checkers is refused") {
   CHECK(has(of_mishap(R"("what": "crash", "at_ns": 3)"), "`tape.mishaps[0].rank`: a crash needs the rank"));
   CHECK(has(of_mishap(R"("what": "crash", "rank": 1)"), "`tape.mishaps[0].at_ns`: a crash needs it, or `after`"));
   CHECK(has(of_mishap(R"("what": "pause", "rank": 1, "at_ns": 3)"), "`tape.mishaps[0].for_ns`: a pause needs it"));
-  CHECK(
-      has(of_mishap(R"("what": "crash", "rank": 1, "at_ns": 3, "after": 3)"), "`tape.mishaps[0].after`: it is there"));
+  CHECK(has(of_mishap(R"("what": "crash", "rank": 1, "at_ns": 3, "after": 3)"),
+            "`tape.mishaps[0].after`: it is given together"));
   CHECK(has(of_mishap(R"("what": "cut", "rank": 0, "at_ns": 3, "for_ns": 1)"), "`tape.mishaps[0].to`: a cut needs"));
   CHECK(has(of_mishap(R"("what": "clog", "rank": 1, "to": 0, "after": 3, "for_ns": 1)"), "give it `at_ns` instead"));
   CHECK(has(refusal("", R"(, "jobs": 0)"), "`jobs`: at least 1"));
   CHECK(has(refusal("", R"(, "other_version": [9])"), "`other_version[0]`: rank 9 is outside the world of 3"));
-  CHECK(has(refusal("", R"(, "jobs": 1, "validators": [["a"], ["b"]])"), "`validators`: there are more than jobs"));
+  CHECK(has(refusal("", R"(, "jobs": 1, "validators": [["a"], ["b"]])"),
+            "`validators`: there are more entries than jobs"));
   CHECK(has(refusal("", R"(, "watch": {"every": 0})"), "`watch.every`: at least 1"));
-  CHECK(has(refusal("", R"(, "ranks": 2)"), "line 1: field `ranks` is there twice"));
+  CHECK(has(refusal("", R"(, "ranks": 2)"), "line 1: field `ranks` is listed twice"));
   CHECK(has(refusal(R"(, "timeout_ns": -1)"), "`ops[0].timeout_ns`: at least 1"));
   CHECK(has(refusal(R"(, "depth": 0)"), "`ops[0].depth`: at least 1"));
   CHECK(has(refusal(R"(, "depth": 257)"), "`ops[0].depth`: at most 256"));
@@ -180,7 +181,7 @@ TEST_CASE("a scenario that would break its own checkers is refused") {
   CHECK(
       has(refusal(R"(, "streams": 2, "in_flight": 10)", R"(, "faults": {"early_timeouts": 30})"), "`ops[0].streams`"));
   CHECK(has(refusal(R"(, "kind": "halo", "grid": [4, 2147418113, 2147549185])"), "`ops[0].grid`: at most 2"));
-  CHECK(has(refusal(R"(, "calls": 3, "c\u0061lls": 7)"), "field `calls` is there twice"));
+  CHECK(has(refusal(R"(, "calls": 3, "c\u0061lls": 7)"), "field `calls` is listed twice"));
   CHECK(has(refusal("", R"(, "first_invocation": 18446744073709551615)"), "`first_invocation`: at most"));
   CHECK(has(refusal("", R"(, "tape": {"control_window": 4294967296})"), "`tape.control_window`: at most"));
   CHECK(has(refusal("", R"(, "tape": {"lose": 1001})"), "`tape.lose`: at most 1000"));
@@ -206,8 +207,8 @@ TEST_CASE("a mishap that outlasts the calls that it delays is refused, unless th
   const std::string clog = tape_of(R"({"what": "clog", "rank": 0, "to": 1, "at_ns": 0, "for_ns": 3}, )"
                                    R"({"what": "clog", "rank": 1, "to": 0, "at_ns": 5, "for_ns": 2000000000})");
   CHECK(refusal("2000000000", clog)
-            .find("`tape.mishaps[1].for_ns`: clogs, cuts, pauses and restarts may hold a call "
-                  "of op `a` up for 2000000003 ns") != std::string::npos);
+            .find("`tape.mishaps[1].for_ns`: clogs, cuts, pauses and restarts may delay a call of op `a` for "
+                  "2000000003 ns") != std::string::npos);
   CHECK(refusal("2100000004", clog).empty());
   CHECK(refusal("900000000", clog).empty());
   const std::string at_once = tape_of(R"({"what": "clog", "rank": 0, "to": 1, "at_ns": 0, "for_ns": 2000000000}, )"
@@ -253,14 +254,14 @@ TEST_CASE("a config that its op cannot have is refused with its position and the
     return text.find(part) != std::string::npos && text.find("`ops[0].configs[1]`") != std::string::npos &&
            text.find("op `a`") != std::string::npos;
   };
-  CHECK(told("pair", "timed:slow", "word 3 has to be a number"));
-  CHECK(told("pair", "timed:slow:1e6", "word 3 has to be a number"));
+  CHECK(told("pair", "timed:slow", "word 3 must be a number"));
+  CHECK(told("pair", "timed:slow:1e6", "word 3 must be a number"));
   CHECK(told("pair", "timed::5", "its name, the second word, is missing"));
   CHECK(told("pair", "direct:5", "`5` is a word too many"));
   CHECK(told("pair", "chunked:1024:2:5", "`5` is a word too many"));
-  CHECK(told("pair", "torn:half", "word 3 has to be a number"));
+  CHECK(told("pair", "torn:half", "word 3 must be a number"));
   CHECK(told("pair", "failing:x:5:boss:3", "no role `boss`"));
-  CHECK(told("pair", "failing:x:5:sender", "word 5 has to be a number"));
+  CHECK(told("pair", "failing:x:5:sender", "word 5 must be a number"));
   CHECK(told("pair", "on:7:timed:x:5", "there is no such rank"));
   CHECK(told("pair", "abi:0:3:direct", "`abi` is for timed ones"));
   CHECK(told("pair", "star", "no such kind for edges"));
@@ -272,7 +273,7 @@ TEST_CASE("a config that its op cannot have is refused with its position and the
   CHECK(told("group", "hanging:x:5:worker01", "no such place"));
   CHECK(told("group", "hanging:x:5:worker0", "the leader's place"));
   CHECK(told("pair", "abi:1:4294967297:timed:x:5", "32 bits"));
-  CHECK(told("symmetric", "failing:x:5:2:0", "no member of the op"));
+  CHECK(told("symmetric", "failing:x:5:2:0", "not a member of the op"));
   CHECK(told("symmetric", "direct", "no such kind for ops without headers"));
   CHECK(told("contextual", "hanging:x:5:1", "no such kind for kernels"));
   CHECK(refusal("pair", "on:2:timed:other:5").empty());

@@ -16,7 +16,7 @@ runtime::result<> memory_storage::replace(const std::string& path, std::string_v
 }
 
 runtime::result<> memory_storage::update(const std::string& path, const edit& change) {
-  if (locked.contains(path)) return runtime::error{runtime::errc::timeout, path + ".lock is held by somebody"};
+  if (locked.contains(path)) return runtime::error{runtime::errc::timeout, path + ".lock is held by another process"};
   const auto text = change(read(path));
   return text ? replace(path, *text) : runtime::result<>();
 }

@@ -25,9 +25,8 @@ TEST_CASE("a memory constraint excludes the sizes that need more than is allowed
   const auto broken = broken_by({.memory_bytes = 100, .memory_per_byte = 4}, {.memory_bytes = 500});
   REQUIRE(broken.size() == 1);
   CHECK(broken[0].largest_bytes == 100);
-  CHECK(
-      sentence(broken[0]) ==
-      "constraint on memory: payloads of more than 100 bytes need 504 bytes or more beside them, and 500 are allowed");
+  CHECK(sentence(broken[0]) == "constraint on memory: payloads of more than 100 bytes need at least 504 bytes of extra "
+                               "memory, and 500 are allowed");
   CHECK(broken_by({.memory_per_byte = 4, .memory_at_most = 500}, {.memory_bytes = 500}).empty());
   CHECK(broken_by({.memory_per_byte = 4, .memory_at_most = 501}, {.memory_bytes = 500})[0].largest_bytes == 125);
   CHECK(broken_by({.memory_bytes = 501}, {.memory_bytes = 500})[0].largest_bytes == 0);

@@ -50,7 +50,7 @@ TEST_CASE("three columns mean time 0, fewer are skipped with a warning, and more
   CHECK(read.warnings[2].line == 4);
   CHECK(read.warnings[3].line == 4);
   CHECK(read.warnings[0].line == 2);
-  CHECK(read.warnings[0].text == "2 of at least 3 columns are there; the line is skipped");
+  CHECK(read.warnings[0].text == "the line has 2 columns instead of at least 3; it is skipped");
   CHECK(read.warnings[1].line == 3);
 }
 
@@ -123,11 +123,11 @@ TEST_CASE("extra columns give a warning, with their line") {
   CHECK(read.file.entries().size() == 4);
   REQUIRE(read.warnings.size() == 3);
   CHECK(read.warnings[0].line == 1);
-  CHECK(read.warnings[0].text == "column 5 may only say `thin`; what it says is ignored");
+  CHECK(read.warnings[0].text == "column 5 may only say `thin`; its text is ignored");
   CHECK(read.warnings[1].line == 2);
-  CHECK(read.warnings[1].text == "there are more than 5 columns; what follows the fifth is ignored");
+  CHECK(read.warnings[1].text == "there are more than 5 columns; the others are ignored");
   CHECK(read.warnings[2].line == 4);
-  CHECK(read.warnings[2].text == "a validator has 3 columns; what follows the third is ignored");
+  CHECK(read.warnings[2].text == "a validator has 3 columns; the others are ignored");
   CHECK(read.file.find("op", "d")->thin);
 }
 

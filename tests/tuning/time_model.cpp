@@ -144,7 +144,7 @@ tally predict_unseen(seen which, std::uint64_t of) {
     }
     for (const observed_time& u : unseen) {
       const auto p = m.predict(u.rank, u.config, u.bytes);
-      if (!p) continue;  // no prediction, because nobody has measured it
+      if (!p) continue;  // no prediction, because no rank has measured it
       ++t.predictions;
       t.held += p->low_ns <= u.time_ns && u.time_ns <= p->high_ns ? 1 : 0;
       t.useful += p->high_ns < 1.5 * p->low_ns ? 1 : 0;

@@ -44,10 +44,10 @@ TEST_CASE("the first entry that is a candidate wins, and the sentence names the 
 TEST_CASE("an entry that is no candidate is skipped, and without another entry the sentence says why") {
   const auto second = recalled_from({from(0, "gone"), from(1, "b")});
   CHECK(second.candidate == 2);
-  CHECK(second.sentence == "rank 1's results file says so; rank 0's says gone, which is no candidate now");
+  CHECK(second.sentence == "rank 1's results file says so; rank 0's says gone, which is not a candidate now");
   const auto none = recalled_from({from(0, "gone")});
   CHECK_FALSE(none.candidate);
-  CHECK(none.sentence == "rank 0's says gone, which is no candidate now");
+  CHECK(none.sentence == "rank 0's says gone, which is not a candidate now");
 }
 
 TEST_CASE("a pin wins, whichever rank has it") {
@@ -61,7 +61,7 @@ TEST_CASE("a pin wins, whichever rank has it") {
 TEST_CASE(
     "an entry measured on another combination of machines does not count, and neither does a pin for another one") {
   const auto elsewhere = recalled_from({from(0, "a"), from(1, "Default", 8)}, 7);
-  const std::string why = " has it for other machines than these, or for ranks that are placed otherwise on them";
+  const std::string why = " has it for other machines, or for another placement of the ranks on them";
   CHECK_FALSE(elsewhere.candidate);
   CHECK(elsewhere.sentence == "rank 0's" + why + "; rank 1's" + why);
   CHECK(recalled_from({from(0, "a", 7), from(1, "Default")}, 7).pinned);

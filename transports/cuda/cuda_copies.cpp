@@ -23,10 +23,10 @@ constexpr unsigned streams_of_a_rank = 4;
 
 std::string what_is_wrong(const memory_place& at, bool is_here, bool begins_right, std::size_t alignment) {
   if (at.what == memory_place::kind::host)
-    return "are no memory that CUDA knows: they lie in host memory, or were freed";
+    return "are not in memory known to CUDA: they lie in host memory, or were freed";
   if (at.what == memory_place::kind::device && !is_here)
     return fmt::format("lie on device {}; copy them, or use that device's rank", at.device);
-  if (!begins_right) return fmt::format("do not begin at a multiple of {}, as its numbers have to", alignment);
+  if (!begins_right) return fmt::format("do not begin at a multiple of {}, as numbers of this type must", alignment);
   return "belong to another context; allocate them by cudaMalloc, or in the device's primary context";
 }
 }  // namespace
@@ -59,8 +59,8 @@ cuda_copies::cuda_copies(cuda_driver& driver, int device, options o)
     return;
   }
   give_back();
-  runtime::raise({errc::unavailable,
-                  "device " + std::to_string(device) + " cannot say by a word that it has copied: " + driver.fault()});
+  runtime::raise({errc::unavailable, "device " + std::to_string(device) +
+                                         " cannot write a word to memory when it has copied: " + driver.fault()});
 }
 
 cuda_copies::~cuda_copies() {

@@ -70,11 +70,11 @@ struct cuda_link::shared {
     }
     const std::size_t in_use = pinned_bytes - idle_bytes();  // idle blocks cannot be freed while a stream waits
     if (in_use + size > most_bytes)
-      runtime::raise({errc::full, std::to_string(most_bytes >> 20U) +
-                                      " MiB of pinned memory are what messages on their way may use, of which " +
-                                      std::to_string(in_use >> 20U) + " MiB are in use, and one of " +
-                                      std::to_string(bytes) + " bytes needs " + std::to_string(size >> 20U) +
-                                      " MiB more; send it in pieces, with config chunked say"});
+      runtime::raise({errc::full, "messages in flight may use " + std::to_string(most_bytes >> 20U) +
+                                      " MiB of pinned memory, of which " + std::to_string(in_use >> 20U) +
+                                      " MiB are in use, and a message of " + std::to_string(bytes) + " bytes needs " +
+                                      std::to_string(size >> 20U) +
+                                      " MiB more; send it in pieces, for example with config chunked"});
     cuda_memory made = cuda_memory::pinned(copies.driver(), size);
     pinned_bytes += size;
     return made;

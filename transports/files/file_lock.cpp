@@ -81,7 +81,9 @@ bool is_at(const std::string& name, int fd) {
 std::optional<seen_lock> look_and_clear(const std::string& name) {
   const int fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (fd < 0 && errno == ENOENT) return std::nullopt;
-  if (fd < 0) return seen_lock{"", std::string("somebody (it cannot be opened: ") + std::strerror(errno) + ")"};
+  if (fd < 0)
+    return seen_lock{"",
+                     std::string("an unknown process (the lock file cannot be opened: ") + std::strerror(errno) + ")"};
   std::optional<seen_lock> seen = look_at(fd);
   const bool dead = seen->boot == this_boot() && ::flock(fd, LOCK_EX | LOCK_NB) == 0;
   if (dead && is_at(name, fd)) ::unlink(name.c_str());
@@ -127,8 +129,8 @@ result<file_lock> file_lock::take(const std::string& path, std::int64_t patience
     if (reason != EEXIST) return give_up(refused(name, "make it", reason));
     const auto seen = look_and_clear(name);
     if (clock::now() >= until)
-      return give_up({errc::timeout, name + " is held by " + (seen ? seen->holder : "one process after the other") +
-                                         "; if that process is gone, remove this file, and nothing else will be lost"});
+      return give_up({errc::timeout, name + " is held by " + (seen ? seen->holder : "a series of processes") +
+                                         "; if that process is gone, remove this file; no other data will be lost"});
     if (seen) std::this_thread::sleep_for(pause);
   }
   ::unlink(fresh.c_str());

@@ -43,7 +43,7 @@ error refused(const std::string& path, const char* step, int reason) {
 }
 
 error too_large(const std::string& path) {
-  return {errc::io, path + ": larger than 64 MiB, which is the limit; move it away and start anew"};
+  return {errc::io, path + ": larger than the limit of 64 MiB; move the file away to start a new one"};
 }
 
 bool write_all(int fd, std::string_view text) {
@@ -180,17 +180,17 @@ result<> file_storage::replace(const std::string& path, std::string_view text) {
 
   std::string fresh;
   descriptor file(make_beside(target, *before ? (*before)->st_mode & 07777U : 0666U, fresh));
-  if (!file.open()) return refused(path, "make a new file beside it", errno);
+  if (!file.open()) return refused(path, "make a new file next to it", errno);
   const auto give_up = [&](const char* step) {
     const int reason = errno;
     ::unlink(fresh.c_str());
     return refused(path, step, reason);
   };
   if (*before && ::fchmod(file.get(), (*before)->st_mode & 07777U) != 0)
-    return give_up("set the mode of the new file beside it");
-  if (!write_all(file.get(), text)) return give_up("write the new file beside it");
-  if (::fsync(file.get()) != 0) return give_up("bring the new file beside it to the disk");
-  if (!file.close()) return give_up("finish the new file beside it");
+    return give_up("set the mode of the new file next to it");
+  if (!write_all(file.get(), text)) return give_up("write the new file next to it");
+  if (::fsync(file.get()) != 0) return give_up("bring the new file next to it to the disk");
+  if (!file.close()) return give_up("finish the new file next to it");
   if (::rename(fresh.c_str(), target.c_str()) != 0) return give_up("rename the new file onto it");
 
   // The new name must survive a crash too. Errors are ignored: some file systems cannot sync folders.

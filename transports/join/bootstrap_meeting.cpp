@@ -46,7 +46,7 @@ bootstrap_meeting::bootstrap_meeting(bootstrap through) : through_(std::move(thr
     wire::scanner in(all[rank]);
     if (in.number<std::uint64_t>() != greeting)
       refuse(through_, errc::bad_argument,
-             whose + " is not what a rank of parley gives; it must give back what each rank gave");
+             whose + " is not from a rank of parley; the function must return each rank's bytes unchanged");
     const auto version = in.number<decltype(wire::protocol_version)>();
     if (version != wire::protocol_version)
       refuse(through_, errc::protocol_version,
@@ -58,7 +58,7 @@ bootstrap_meeting::bootstrap_meeting(bootstrap through) : through_(std::move(thr
     if (in.raw(random.size()).empty() || !in.complete() || its_rank != rank || its_world != through_.world_size)
       refuse(through_, errc::bad_argument,
              whose + " comes from rank " + std::to_string(its_rank) + " of " + std::to_string(its_world) +
-                 "; it must give the ranks' bytes in the order of ranks, of one world");
+                 "; the function must return the bytes of the ranks of one world, in the order of ranks");
     one_host_ = one_host_ && its_host == host;
     everything.raw(all[rank]);
   }
@@ -70,7 +70,7 @@ std::vector<bootstrap::bytes> bootstrap_meeting::exchange(std::span<const std::b
   auto all = through_.all_gather(mine);
   if (all.size() != through_.world_size)
     refuse(through_, errc::bad_argument,
-           "it gave " + std::to_string(all.size()) + " entries; it must give one per rank");
+           "it returned " + std::to_string(all.size()) + " entries; it must return one per rank");
   return all;
 }
 
@@ -85,7 +85,7 @@ joined bootstrap_meeting::join(member me) {
     if (!entry || !in.complete() || entry->rank != rank)
       refuse(through_, errc::bad_argument,
              "the second entry of rank " + std::to_string(rank) +
-                 " is not its own; it must give back what each rank gave");
+                 " is not its own; the function must return each rank's bytes unchanged");
     everybody.members.push_back(std::move(*entry));
   }
   everybody.roster_digest = wire::sha256(wire::encode_roster(job_, everybody.members));

@@ -131,8 +131,7 @@ class heartbeat::page {
     const bool first = o.comes == arrival::at_first;
     const int fd = first ? named(o.page) : shown_by(o);
     if (fd < 0 && !first)
-      return error(errc::unavailable,
-                   "none of the other ranks of this host shows " + o.page + ", where their hearts beat");
+      return error(errc::unavailable, "no other rank of this host has opened " + o.page + ", the page of heartbeats");
     if (fd < 0) return io_fault("cannot open the heartbeats' page", o.page);
     std::unique_ptr<page> made(new page(o, fd));
     auto fault = made->map(o);
@@ -272,10 +271,11 @@ class heartbeat::watch {
     const page_entry now = page_entry::read(page_.of(options_.rank).entry);
     const std::string who = "rank " + std::to_string(options_.rank);
     if (now.restarts > options_.restarts)
-      return "another process was started in the place of " + who + ", and the others go on with that one";
+      return "another process has taken the place of " + who + ", and the other ranks continue with that process";
     if (!now.dead()) return {};
-    return who + " was stopped or starved for too long, or lost its connections, so that rank " +
-           std::to_string(now.decider) + " holds it dead and the others go on without it; restart the job to continue";
+    return who + " was stopped or starved for too long, or lost its connections, so rank " +
+           std::to_string(now.decider) +
+           " declared it dead and the others continue without it; restart the job to continue";
   }
 
   /// Writes the verdict on that process, unless the process has one, has left, or was replaced by a newer process. Returns the resulting
@@ -466,7 +466,7 @@ result<std::unique_ptr<heartbeat>> heartbeat::start(options o, events to) {
   try {
     return std::unique_ptr<heartbeat>(new heartbeat(std::move(o), std::move(to), std::move(shared).value()));
   } catch (const std::system_error& no_thread) {
-    return error(errc::unavailable, std::string("there is no thread for heartbeats: ") + no_thread.what());
+    return error(errc::unavailable, std::string("no thread could be started for heartbeats: ") + no_thread.what());
   }
 }
 

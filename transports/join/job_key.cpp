@@ -72,7 +72,7 @@ result<job_key> job_key::from_file(const std::string& path) {
   } else if (status.st_uid != ::geteuid()) {
     complaint = " belongs to another user; use one of your own";
   } else if ((status.st_mode & 077U) != 0) {
-    complaint = " can be reached by other users, so its key counts as known to them; make a new key after `chmod 600`";
+    complaint = " is accessible to other users, so its key counts as known to them; make a new key after `chmod 600`";
   }
   if (!complaint.empty()) {
     ::close(fd);

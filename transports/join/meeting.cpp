@@ -40,7 +40,7 @@ error io_fault(const std::string& what, const std::string& path) {
   const int reason = errno;
   return {errc::io,
           what + " " + path + ": " + std::strerror(reason) +
-              "; to do without it, set PARLEY_RENDEZVOUS to 127.0.0.1:port and PARLEY_KEY_FILE to a 0600 file "
+              "; to join without it, set PARLEY_RENDEZVOUS to 127.0.0.1:port and PARLEY_KEY_FILE to a 0600 file "
               "with 32 random bytes, the same on every rank"};
 }
 
@@ -122,7 +122,7 @@ struct notice {
     }
     if (!good)
       return error(errc::malformed,
-                   source + " does not hold what rank 0 writes; all ranks must run one build of parley");
+                   source + " is not in the format that rank 0 writes; all ranks must run the same build of parley");
     return told;
   }
 };
@@ -223,7 +223,7 @@ result<meeting> meet_by_pmi(meeting found, runtime::time_ns limit_ns) {
   if (::dlsym(RTLD_DEFAULT, "MPI_Init") != nullptr)
     return error(
         errc::unavailable,
-        "this program is linked with MPI, whose library speaks over PMI_FD itself; give the job MPI's communicator "
+        "this program is linked with MPI, and MPI's library uses PMI_FD itself; give the job MPI's communicator "
         "(job_options::bootstrap), or set PARLEY_RENDEZVOUS to host:port of rank 0 and PARLEY_KEY_FILE to a 0600 file "
         "with 32 random bytes on every rank");
   std::string line = "-";
@@ -243,7 +243,7 @@ result<meeting> meet_by_pmi(meeting found, runtime::time_ns limit_ns) {
     return text.reason();
   }
   if (found.place.rank == 0) return found;
-  auto told = notice::read(*text, "what PMI tells");
+  auto told = notice::read(*text, "the notice from PMI");
   if (!told) return told.reason();
   found.place.rendezvous_host = told->host;
   found.place.rendezvous_port = told->port;
@@ -269,8 +269,8 @@ result<std::string> private_folder(const std::vector<std::string>& candidates) {
   if (::mkdir(own.c_str(), 0700) != 0 && errno != EEXIST) return io_fault("cannot make the folder", own);
   if (!is_private_folder(own))
     return error(errc::unauthenticated,
-                 own + " is not a folder of mode 0700 that belongs to this user alone, so no key may "
-                       "lie in it; remove it, or set XDG_RUNTIME_DIR to a folder that is");
+                 own + " is not a folder of mode 0700 that belongs to this user alone, so it must not hold a key; "
+                       "remove it, or set XDG_RUNTIME_DIR to a folder that is");
   return own;
 }
 

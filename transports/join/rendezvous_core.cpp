@@ -109,8 +109,8 @@ result<endpoint> rendezvous_core::check_reach(const endpoint& at) const {
   return error(errc::unauthenticated,
                "a rendezvous at " + address_text(at.address().to_string(), at.port()) +
                    " can be reached from other hosts and this job has no key; set PARLEY_KEY_FILE on every rank to a "
-                   "0600 file with 32 random bytes, meet at 127.0.0.1 where nobody else may use the host, or let the "
-                   "program say on every rank that it may be insecure (job_options::reach)");
+                   "0600 file with 32 random bytes, meet at 127.0.0.1 if no other user has access to the host, or "
+                   "allow an insecure job on every rank (job_options::reach)");
 }
 
 std::optional<runtime::root_cause> rendezvous_core::read_farewell(wire::scanner& in) const {
@@ -149,9 +149,9 @@ std::optional<error> rendezvous_core::fault_of_options() const {
                                          std::to_string(max_world_size) + " ranks");
   }
   if (o.max_restarts > runtime::most_restarts || o.restarts > o.max_restarts || (o.restarts > 0 && o.rank == 0)) {
-    return error(errc::bad_argument, rank_text(o.rank) + " cannot be at its restart " + std::to_string(o.restarts) +
-                                         " of at most " + std::to_string(o.max_restarts) +
-                                         "; rank 0 cannot be started anew at all");
+    return error(errc::bad_argument, "restart " + std::to_string(o.restarts) + " of " + rank_text(o.rank) +
+                                         " is not possible: at most " + std::to_string(o.max_restarts) +
+                                         " are allowed, and none of rank 0");
   }
   // Without a key, any process that can reach rank 0 could take a rank's place at any time while the job runs.
   if (o.max_restarts > 0 && key_.empty()) {

@@ -101,7 +101,7 @@ void rendezvous_guest::on_end(stream& from, const std::string& why) {
     return fail({errc::peer_failed, "rank 0 at " + place() + " ended while the ranks were joining (" + why +
                                         "); its own output says why"});
   }
-  trouble_ = "whoever listens there said nothing that a rank 0 says: " + why;
+  trouble_ = "the process that listens there does not answer like a rank 0: " + why;
   try_again();
 }
 
@@ -148,7 +148,7 @@ void rendezvous_guest::connected(error_code refused) {
   // there, the kernel may have connected this socket to itself.
   const bool itself = !refused && connecting_.local_endpoint(gone) == connecting_.remote_endpoint(gone);
   if (refused || gone || itself) {
-    trouble_ = refused ? refused.message() : "nobody listens there";
+    trouble_ = refused ? refused.message() : "no process listens there";
     return try_again();
   }
   link_ = std::make_shared<stream>(std::move(connecting_), weak_from_this(), wire::direction::to_host);
@@ -166,7 +166,7 @@ void rendezvous_guest::connected(error_code refused) {
   pause_.async_wait([weak = weak()](error_code stopped) {
     const auto self = weak.lock();
     if (stopped || !self || !self->joining() || self->at_ != phase::greeting) return;
-    self->trouble_ = "whoever listens there did not answer";
+    self->trouble_ = "the process that listens there did not answer";
     self->try_again();
   });
 }
@@ -194,8 +194,8 @@ void rendezvous_guest::answer(const incoming& frame) {
   }
   link_->set_key(wire::connection_key(key_.secret(), said_, frame.payload));
   if (!link_->authentic(frame)) {
-    return broken({errc::unauthenticated, "whoever listens at " + place() +
-                                              " does not hold the key of this job; give rank 0 and " +
+    return broken({errc::unauthenticated, "the process that listens at " + place() +
+                                              " does not have the key of this job; give rank 0 and " +
                                               rank_text(options_.rank) + " the same key"});
   }
   pause_.cancel();
@@ -229,16 +229,17 @@ void rendezvous_guest::rejected(std::span<const std::byte> payload) {
     case wire::refusal::not_newer:
       return broken({errc::fenced, who + "the process that is or was in its place has PARLEY_RESTART_COUNT=" + detail +
                                        " and this one " + std::to_string(options_.restarts) +
-                                       "; one that shall take that place needs more"});
+                                       "; a replacement must have a higher PARLEY_RESTART_COUNT"});
     case wire::refusal::too_often:
-      return broken({errc::bad_argument, who + "PARLEY_MAX_RESTARTS=" + detail + " there, and this is its restart " +
-                                             std::to_string(options_.restarts)});
+      return broken({errc::bad_argument, who + "rank 0 has PARLEY_MAX_RESTARTS=" + detail + ", and this is restart " +
+                                             std::to_string(options_.restarts) + " of " + rank +
+                                             "; raise it on all ranks"});
     case wire::refusal::elsewhere:
-      return broken({errc::bad_argument, who + "it must run on the host of the process before it, and on the same "
-                                               "kind of machine"});
+      return broken({errc::bad_argument,
+                     who + "it must run on the same host and the same kind of machine as the process before it"});
     case wire::refusal::job:
       // That job may be an older one, which is about to free the port.
-      trouble_ = "whoever listens there belongs to another job";
+      trouble_ = "the process that listens there belongs to another job";
       return try_again();
   }
   broken({errc::malformed, who + "for a reason that this version does not know"});
@@ -247,8 +248,8 @@ void rendezvous_guest::rejected(std::span<const std::byte> payload) {
 void rendezvous_guest::take_roster(std::span<const std::byte> payload, const wire::digest& first, arrival how) {
   auto members = wire::decode_roster(payload, options_.job, options_.world_size);
   if (!members || (*members)[options_.rank].incarnation != me_.incarnation) {
-    return broken({errc::malformed, "rank 0 at " + place() +
-                                        " sent a roster that cannot be right; use one build of parley on all ranks"});
+    return broken(
+        {errc::malformed, "rank 0 at " + place() + " sent an invalid roster; use one build of parley on all ranks"});
   }
   at_ = phase::joined;
   for (const member& m : *members) {
@@ -270,7 +271,8 @@ void rendezvous_guest::take_restarted(std::span<const std::byte> payload) {
   wire::scanner in(payload);
   const auto anew = wire::decode_member(in);
   if (!anew || !in.complete() || anew->rank == 0 || anew->rank >= options_.world_size || anew->rank == options_.rank) {
-    return broken({errc::malformed, "rank 0 at " + place() + " told of a restart that cannot be"});
+    return broken({errc::malformed,
+                   "rank 0 at " + place() + " reported an impossible restart; use one build of parley on all ranks"});
   }
   // Rank 0 reports restarts in order, so a process that is not newer is known already.
   std::uint64_t& known = incarnations_[anew->rank];

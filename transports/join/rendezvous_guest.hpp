@@ -80,7 +80,7 @@ class rendezvous_guest final : public rendezvous_core {
   wire::bytes said_;                             ///< the payload of the greeting
   std::int64_t delay_ms_ = 1;
   std::function<void()> told_;
-  std::string trouble_ = "no connection came about";  ///< why this rank has not met rank 0 yet
+  std::string trouble_ = "no connection was made";  ///< why this rank has not met rank 0 yet
 };
 
 }  // namespace parley::transports

@@ -70,7 +70,7 @@ std::optional<std::size_t> rendezvous_host::limit(const stream& from, wire::type
 void rendezvous_host::on_frame(stream& from, const incoming& frame) {
   auto& c = static_cast<client&>(from);
   if (frame.kind == wire::type::hello) return greet(c, frame.payload);
-  if (!c.authentic(frame)) return drop(c, "it does not hold the key of this job");
+  if (!c.authentic(frame)) return drop(c, "it does not have the key of this job");
   switch (frame.kind) {
     case wire::type::proof: return recognise(c);
     case wire::type::member: return seat(c, frame.payload);
@@ -135,9 +135,10 @@ result<> rendezvous_host::adopt() {
   if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0 ||
       ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &address_size) != 0 ||
       (address.ss_family != AF_INET && address.ss_family != AF_INET6)) {
-    return error(errc::bad_argument, "descriptor " + std::to_string(fd) +
-                                         " is no listening TCP socket; unset PARLEY_RENDEZVOUS_FD or start the ranks "
-                                         "with `parley run`");
+    return error(errc::bad_argument,
+                 "descriptor " + std::to_string(fd) +
+                     " is not a listening TCP socket; unset PARLEY_RENDEZVOUS_FD or start the ranks "
+                     "with `parley run`");
   }
   ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   error_code fault;
@@ -201,7 +202,7 @@ void rendezvous_host::welcome(stream::socket connected) {
 
 void rendezvous_host::greet(client& c, std::span<const std::byte> payload) {
   const auto said = wire::hello::decode(payload);
-  if (!said) return drop(c, "it sent bytes that are no greeting");
+  if (!said) return drop(c, "it sent bytes that are not a greeting");
   if (said->version != wire::protocol_version) {
     return reject(
         c, {wire::refusal::version, wire::protocol_version, "it speaks version " + std::to_string(said->version)});
@@ -239,7 +240,7 @@ std::optional<rendezvous_host::refused> rendezvous_host::refuse(const wire::hell
   if (said.rank == 0) return duplicate;
   if (restarts > options_.max_restarts)
     return refused{wire::refusal::too_often, options_.max_restarts,
-                   who + " was started anew " + std::to_string(restarts) + " times"};
+                   who + " was restarted " + std::to_string(restarts) + " times"};
   std::uint64_t known = 0;
   if (!joining()) {
     known = roster_[said.rank].incarnation;
@@ -262,7 +263,7 @@ void rendezvous_host::recognise(client& c) {
   if (!joining()) return;  // `take_back` gives it the place, once its entry says on which host it runs
   if (client* const older = seats_[c.said.rank]) {
     reject(*older, {wire::refusal::not_newer, runtime::restarts_of(c.said.incarnation),
-                    rank_text(c.said.rank) + " was started anew"});
+                    rank_text(c.said.rank) + " was restarted"});
   }
   seats_[c.said.rank] = &c;
 }

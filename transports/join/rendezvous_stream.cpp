@@ -184,7 +184,7 @@ void stream::take_frames() {
     const auto owner = owner_.lock();
     if (!owner) return close();
     const auto most = owner->limit(*this, kind);
-    if (!most || length > *most) return end("it sent bytes that are no frame of the rendezvous");
+    if (!most || length > *most) return end("it sent bytes that are not a frame of the rendezvous");
     const std::size_t tag_size = tagged(kind) ? wire::tag_bytes : 0;
     if (rest.size() < wire::head_bytes + length + tag_size) break;
     used += wire::head_bytes + length + tag_size;

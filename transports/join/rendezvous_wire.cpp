@@ -28,8 +28,7 @@ digest hmac(std::span<const std::byte> key, std::span<const std::byte> data) {
   digest out;
   if (HMAC(EVP_sha256(), raw_of(key), static_cast<int>(key.size()), raw_of(data), data.size(),
            reinterpret_cast<unsigned char*>(out.data()), nullptr) == nullptr) {
-    runtime::raise(
-        {runtime::errc::unavailable, "OpenSSL refuses HMAC-SHA256, without which no rank can be recognised"});
+    runtime::raise({runtime::errc::unavailable, "OpenSSL refuses HMAC-SHA256, which parley needs to recognise ranks"});
   }
   return out;
 }

@@ -48,8 +48,8 @@ class reader {
 
   std::uint64_t required(const char* name, std::uint64_t low, std::uint64_t high, const char* beside) {
     if (!has(name))
-      complain(name, std::string("it must be set beside ") + beside +
-                         ", as the job's launcher does; start the program with it, or unset both");
+      complain(name, std::string("it must be set together with ") + beside +
+                         ", as the job's launcher does; start the program with that launcher, or unset both");
     return number(name, low, high).value_or(low);
   }
 
@@ -251,10 +251,9 @@ void read_meeting_place(reader& in, const dialect& d, placement& place) {
   const bool by_hand = d.launcher == launcher_kind::parley_run;  // `parley run` always sets the address
   in.complain(
       variable::rendezvous,
-      (by_hand
-           ? std::string("PARLEY_RANK and PARLEY_WORLD are set without the launcher that sets them, so nothing says "
-                         "where the ranks can meet; start them with parley run -n N, unset both for a world of one, or")
-           : std::string(name(d.launcher)) + " does not say where its ranks can meet;") +
+      (by_hand ? std::string("PARLEY_RANK and PARLEY_WORLD are set, but not by their launcher, so the ranks do not "
+                             "know where to meet; start them with parley run -n N, unset both for a world of one, or")
+               : std::string(name(d.launcher)) + " does not say where its ranks can meet;") +
           " set it to host:port of rank 0, the same on every rank, and PARLEY_KEY_FILE to a 0600 file with 32 random "
           "bytes" +
           (one_host ? ""
@@ -285,12 +284,12 @@ void read_restarts(reader& in, placement& place) {
   place.restarts = number(variable::restart_count);
   if (place.restarts > place.max_restarts)
     in.complain(variable::restart_count,
-                "no rank of this job may be started anew so often; set PARLEY_MAX_RESTARTS on all ranks of it");
+                "no rank of this job may be restarted so often; set PARLEY_MAX_RESTARTS on all its ranks");
   if (place.restarts > 0 && place.rank == 0)
     in.complain(variable::restart_count,
-                "rank 0 hosts the rendezvous and cannot be started anew alone; start the whole job");
+                "rank 0 hosts the rendezvous and cannot be restarted alone; restart the whole job");
   if (place.max_restarts > 0 && place.world_size > 1 && place.meeting != meeting_kind::address)
-    in.complain(variable::max_restarts, "PARLEY_RENDEZVOUS must be set beside it, as a rank that comes back needs it");
+    in.complain(variable::max_restarts, "PARLEY_RENDEZVOUS must also be set, because a rank that restarts needs it");
 }
 
 /// Complains if two launchers give this process different ranks in worlds of the same size, because it is unclear which of them counts.
@@ -301,10 +300,10 @@ void compare(reader& in, const dialect& counts, const placement& place, const di
   const auto world = quiet.number(world_of(in, other), 1, max_world_size);
   if (!rank || !world || *world != place.world_size || *rank == place.rank) return;
   in.complain(counts.rank, std::string("contradicts ") + other.rank + "=" + std::to_string(*rank) + " in a world of " +
-                               std::to_string(*world) + " ranks as well (" + std::string(name(counts.launcher)) +
-                               " and " + std::string(name(other.launcher)) +
-                               "); unset what is left over, or set PARLEY_LAUNCHER to " + counts.chosen_by + " or " +
-                               other.chosen_by);
+                               std::to_string(*world) + " ranks too (" + std::string(name(counts.launcher)) + " and " +
+                               std::string(name(other.launcher)) +
+                               "); unset the variables that are left over, or set PARLEY_LAUNCHER to " +
+                               counts.chosen_by + " or " + other.chosen_by);
 }
 
 /// The launchers whose variables are set, in order of precedence.
@@ -323,7 +322,7 @@ std::vector<const dialect*> launchers_of(reader& in, bool& inside_parley_run) {
   inside_parley_run = inside_parley_run && wanted != "parley";
   for (const dialect& d : dialects) {
     if (wanted != d.chosen_by) continue;
-    if (!speaks(in, d)) in.complain(d.rank, std::string("it must be set where PARLEY_LAUNCHER=") + wanted);
+    if (!speaks(in, d)) in.complain(d.rank, std::string("it must be set when PARLEY_LAUNCHER=") + wanted);
     return {&d};
   }
   if (wanted != "none") in.complain(variable::launcher, "must be parley, torchrun, openmpi, pmi, slurm or none");
@@ -336,7 +335,7 @@ void read(reader& in, placement& place) {
   if (launchers.empty()) {
     if (in.has("RANK") && !in.has(variable::launcher) && !in.text("RANK").empty() &&
         in.text("RANK").find_first_not_of("0123456789") == std::string::npos)
-      in.complain("WORLD_SIZE", "it must be set beside RANK=" + in.text("RANK") +
+      in.complain("WORLD_SIZE", "it must be set together with RANK=" + in.text("RANK") +
                                     ", with MASTER_ADDR and MASTER_PORT; if RANK means something else, set "
                                     "PARLEY_LAUNCHER=none");
     return;

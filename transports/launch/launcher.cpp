@@ -407,13 +407,14 @@ class job {
     if (!options_.among) return {};
     const host_place& at = *options_.among;
     if (at.hosts == 0 || at.host >= at.hosts)
-      return "there is no host " + std::to_string(at.host) + " of " + std::to_string(at.hosts) + "; they count from 0";
+      return "host " + std::to_string(at.host) + " does not exist: the job has " + std::to_string(at.hosts) +
+             " hosts, counted from 0";
     if (options_.ranks != 0 && at.hosts > max_world_size / options_.ranks)
       return std::to_string(at.hosts) + " hosts of " + std::to_string(options_.ranks) + " ranks are more than " +
              std::to_string(max_world_size) + " ranks";
     if (at.rendezvous.empty())
-      return "a job on several hosts needs a rendezvous: host:port on the first, the same on all";
-    if (options_.restarts > 0) return "ranks are started again only where all are on one host";
+      return "a job on several hosts needs a rendezvous: host:port of host 0, the same on all hosts";
+    if (options_.restarts > 0) return "ranks are started again only if all of them are on one host";
     return {};
   }
   static job_key key_of_all() {
@@ -600,7 +601,7 @@ class job {
       }
     }
     if (stage_ == stage::running && input_has_ended()) {
-      notice("ended: the connection to where the job was started is gone");
+      notice("ended: the connection to the host that started the job is gone");
       failed_ = true;
       send_all(SIGTERM);
       enter(stage::asked, options_.kill_after_ns);
@@ -752,8 +753,8 @@ class job {
     drain(rank);
     p.end = {.restarts = before.restarts + 1};
     ++restarted_;
-    notice("rank " + name_of(rank) + " " + end_text(before) + "; it is started again, which is restart " +
-           std::to_string(restarted_) + " of at most " + std::to_string(options_.restarts));
+    notice("rank " + name_of(rank) + " " + end_text(before) + "; it is started again (restart " +
+           std::to_string(restarted_) + " of at most " + std::to_string(options_.restarts) + ")");
     try {
       if (start(rank)) return true;
     } catch (const runtime::failure& fault) {
@@ -811,7 +812,7 @@ class job {
         send_all(SIGTERM);
         return enter(stage::asked, options_.kill_after_ns);
       case stage::asked:
-        notice(still_running() + " killed: no end after SIGTERM");
+        notice(still_running() + " killed, because SIGTERM had no effect");
         send_all(SIGKILL);
         return enter(stage::killed, options_.kill_after_ns);
       case stage::killed: return enter(stage::killed, options_.kill_after_ns);  // wait for the kernel

@@ -59,7 +59,7 @@ class conversation {
   error fault(errc code, const std::string& what) const {
     return {code,
             "the launcher behind PMI_FD=" + std::to_string(fd_) + ", asked " + step_ + ", " + what +
-                "; to do without it, set PARLEY_RENDEZVOUS to host:port of rank 0 and PARLEY_KEY_FILE to a 0600 file "
+                "; to join without it, set PARLEY_RENDEZVOUS to host:port of rank 0 and PARLEY_KEY_FILE to a 0600 file "
                 "with 32 random bytes on every rank"};
   }
 
@@ -119,7 +119,7 @@ class conversation {
 
 result<std::string> pmi_broadcast(int fd, runtime::rank_id rank, const std::string& value, runtime::time_ns limit_ns) {
   if (value.size() > max_pmi_value_bytes || value.find_first_of(" \n") != std::string::npos)
-    return error(errc::bad_argument, "what PMI shall tell must be one word of at most 255 bytes");
+    return error(errc::bad_argument, "a value for PMI must be one word of at most 255 bytes");
   conversation with(fd, limit_ns);
   if (auto hello = with.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init"); !hello)
     return hello.reason();

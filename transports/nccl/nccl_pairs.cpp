@@ -145,7 +145,7 @@ nccl_pairs::pair* nccl_pairs::reader_of(rank_id owner) {
   m.what = kind::open;
   m.pair = p.number;
   const errc sent = say(owner, m, id->bytes);
-  if (sent != errc::none) break_off(p, sent, "its owner cannot be told", tell_peer::no);
+  if (sent != errc::none) break_off(p, sent, "no message to its owner can be sent", tell_peer::no);
   return &p;
 }
 

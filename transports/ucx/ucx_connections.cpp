@@ -40,9 +40,9 @@ void ucx_connections::introduce(rank_id peer, std::span<const std::byte> address
     runtime::raise({errc::bad_argument, "rank " + std::to_string(peer) + " has an address already"});
   }
   if (!has_valid_check(address)) {
-    runtime::raise(
-        {errc::bad_argument, "the " + std::to_string(address.size()) + " bytes that rank " + std::to_string(peer) +
-                                 " gave as its address of UCX are none; use one build of parley on all ranks"});
+    runtime::raise({errc::bad_argument, "the " + std::to_string(address.size()) + " bytes from rank " +
+                                            std::to_string(peer) +
+                                            " are not a valid UCX address; use one build of parley on all ranks"});
   }
   introduced.address_ = for_ucx(address);
   introduced.restarts_ = restarts;

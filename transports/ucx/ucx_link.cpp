@@ -159,7 +159,7 @@ void ucx_link::state::set_callbacks() {
       const ucs_status_t status = ucp_worker_set_am_recv_handler(worker_->handle(), &param);
       if (status != UCS_OK) {
         runtime::raise(
-            {errc::unavailable, std::string("UCX takes no active-message handler: ") + ucs_status_string(status)});
+            {errc::unavailable, std::string("UCX refused an active-message handler: ") + ucs_status_string(status)});
       }
     }
   }

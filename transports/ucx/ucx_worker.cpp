@@ -21,7 +21,7 @@ namespace {
   runtime::raise({runtime::errc::unavailable, std::string("UCX ") + ucp_get_version_string() + " could not " + what +
                                                   " with the transports " + transports + ": " +
                                                   ucs_status_string(status) +
-                                                  "; look at UCX_TLS and at what `parley doctor` finds here"});
+                                                  "; check UCX_TLS and the output of `parley doctor` on this machine"});
 }
 
 bool set_by_user(const char* name) { return std::getenv((std::string("UCX_") + name).c_str()) != nullptr; }
@@ -140,7 +140,7 @@ runtime::result<> ucx_worker::takes_devices() const {
   using runtime::errc;
   if (memory_ == ucx_memory_kinds::host)
     return runtime::error{errc::unavailable,
-                          "UCX is given host memory alone, unless PARLEY_UCX_CUDA=1 says otherwise (docs/gpu.md)"};
+                          "parley gives UCX only host memory, unless PARLEY_UCX_CUDA=1 is set (docs/gpu.md)"};
   ucp_context_attr_t has{};
   has.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
   if (ucp_context_query(context_, &has) == UCS_OK && (has.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0) return {};

@@ -30,7 +30,7 @@ class chooser {
 
   decision choose() const {
     if (none_to_choose()) {
-      return made(0, decision_reason::only_default, "there is nothing but the default to choose from");
+      return made(0, decision_reason::only_default, "the default is the only candidate");
     }
     const std::optional<std::size_t> best = fastest();
     if (!best) return keep_current();
@@ -49,8 +49,8 @@ class chooser {
     for (std::size_t i = 1; i < *best; ++i) {
       if (usable(i) && equals(i, *best) && (!usable(0) || beats(i, 0))) {
         return made(i, decision_reason::first_within_noise,
-                    fmt::format("{} is within noise of the fastest, {}, and comes first{}", timed(i), timed(*best),
-                                against_default(i)));
+                    fmt::format("{} is within noise of the fastest, {}, and is earlier in the list{}", timed(i),
+                                timed(*best), against_default(i)));
       }
     }
     return made(*best, decision_reason::fastest,
@@ -111,7 +111,7 @@ class chooser {
   }
   std::string against_default(std::size_t i) const {
     if (usable(0)) {
-      return fmt::format("; the default takes {}, and {} would be noise", time_text(all_[0].time_ns),
+      return fmt::format("; the default takes {}, and a difference of {} would be noise", time_text(all_[0].time_ns),
                          time_text(noise_ns(all_[0], all_[i], options_)));
     }
     if (excluded(0)) return "; the default is excluded by the constraint";
@@ -121,8 +121,8 @@ class chooser {
     std::optional<std::size_t> in_doubt;
     const confidence how = usable(winner) ? confidence_in(winner, in_doubt) : confidence::none;
     if (how == confidence::thin) {
-      sentence += fmt::format("; that rests on little, as {} was repeated {} times and {} {} times", called(winner),
-                              all_[winner].count, called(*in_doubt), all_[*in_doubt].count);
+      sentence += fmt::format("; that is based on few measurements: {} was repeated {} times, {} {} times",
+                              called(winner), all_[winner].count, called(*in_doubt), all_[*in_doubt].count);
     }
     return {winner, reason, std::move(sentence), std::vector<aggregate>(all_.begin(), all_.end()), how};
   }

@@ -3,7 +3,7 @@
 ///
 ///     decision d = decide(aggregates, {.current = running, .excluded = too_inaccurate});
 ///     d.winner;          // an index into the candidates
-///     d.sentence;        // "candidate 3 at 1.2 ms is the fastest; the default takes 1.63 ms, and 48.9 us would be noise"
+///     d.sentence;        // "candidate 3 at 1.2 ms is the fastest; the default takes 1.63 ms, and a difference of 48.9 us would be noise"
 ///     d.confidence;      // `thin`: a search with more repetitions may choose otherwise
 ///
 /// A candidate with +infinity never wins. If the fastest is within noise of the default, the default stays. This noise includes the scatter

@@ -117,8 +117,8 @@ outcome<predicted_time> time_model::predict(std::uint32_t rank, std::string_view
         {other, longer, {there.mean + longer.mean, there.variance + longer.variance, there.nearest_bytes}});
   }
   if (references.empty())
-    return problem{fault::empty, "nobody has measured " + std::string(config) +
-                                     ", so that nothing can be said of rank " + std::to_string(rank)};
+    return problem{fault::empty, "no rank has measured " + std::string(config) + ", so its time on rank " +
+                                     std::to_string(rank) + " cannot be estimated"};
   const auto own = std::find_if(references.begin(), references.end(),
                                 [&](const reference& r) { return r.rank == rank && r.here.nearest_bytes == bytes; });
   const bool measured = own != references.end();

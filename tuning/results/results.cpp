@@ -73,10 +73,9 @@ std::string index_key(std::string_view op, std::string_view parameters) {
 }
 
 problem unwritable(std::string_view what) {
-  return {fault::malformed,
-          fmt::format("{} cannot be written to a results file, whose fields are not empty and hold neither "
-                      "commas nor control characters",
-                      what)};
+  return {fault::malformed, fmt::format("{} cannot be written to a results file: its fields must not be empty or "
+                                        "contain commas or control characters",
+                                        what)};
 }
 
 struct fields {
@@ -111,7 +110,8 @@ class reader {
       if (line.ends_with('\r')) line.remove_suffix(1);
       if (auto why = read_line(line)) return *std::move(why);
     }
-    if (torn_) warn("the last line does not end; the file may have been cut off, and its time is not used");
+    if (torn_)
+      warn("the last line has no line end; the file may have been cut off, so the time in that line is not used");
     if (unlisted_ > 0) read_.warnings.push_back({0, fmt::format("{} more warnings are not listed", unlisted_)});
     return std::move(read_);
   }
@@ -131,7 +131,7 @@ class reader {
     const fields f(line);
     warn_of_half_quotes(f);
     if (f.count < 3) {
-      skip(fmt::format("{} of at least 3 columns are there; the line is skipped", f.count));
+      skip(fmt::format("the line has {} columns instead of at least 3; it is skipped", f.count));
       return std::nullopt;
     }
     return f.at[0] == validator_word ? read_validator(f) : read_entry(f, line);
@@ -146,20 +146,18 @@ class reader {
   void warn_of_half_quotes(const fields& f) {
     for (std::size_t i = 0; i < f.count; ++i) {
       if (!f.at[i].starts_with('"') && !f.at[i].ends_with('"')) continue;
-      return warn(
-          fmt::format("column {} has a quotation mark without its other half, which is taken for a part of it", i + 1));
+      return warn(fmt::format("column {} has an unmatched quotation mark, which is read as part of the text", i + 1));
     }
   }
 
   void warn_of_unread_columns(const fields& f) {
     if (!f.at[4].empty() && f.at[4] != thin_word)
-      warn(fmt::format("column 5 may only say `{}`; what it says is ignored", thin_word));
-    if (f.more) warn("there are more than 5 columns; what follows the fifth is ignored");
+      warn(fmt::format("column 5 may only say `{}`; its text is ignored", thin_word));
+    if (f.more) warn("there are more than 5 columns; the others are ignored");
   }
 
   std::optional<problem> read_validator(const fields& f) {
-    if (!f.at[3].empty() || !f.at[4].empty() || f.more)
-      warn("a validator has 3 columns; what follows the third is ignored");
+    if (!f.at[3].empty() || !f.at[4].empty() || f.more) warn("a validator has 3 columns; the others are ignored");
     const auto& known = read_.file.validators();
     if (known.size() == limits::validators) {
       return problem{fault::too_many, fmt::format("line {}: more than {} validators", line_, limits::validators)};
@@ -169,9 +167,8 @@ class reader {
 
   std::optional<problem> read_entry(const fields& f, std::string_view line) {
     if (f.count == 4 && f.at[2] == pinned_default && is_infinite(f.at[3])) {
-      warn(
-          "a Default that took infinitely long is what a search writes that found nothing, and pins nothing; write the "
-          "line without its time to pin the default");
+      warn("a Default with an infinite time is the result of a search that found nothing, and pins nothing; to pin the "
+           "default, write the line without a time");
       keep_remark(line);
       return std::nullopt;
     }
@@ -196,7 +193,7 @@ class reader {
     if (!done) {
       skip(done.reason().text + "; the line is skipped");
     } else if (done.value() == added::already_there) {
-      warn(fmt::format("the {} is there already; the first one counts", what));
+      warn(fmt::format("the {} is listed again; the first one counts", what));
     }
     return std::nullopt;
   }

@@ -23,7 +23,7 @@ bool holds_for(const remembered_best& r, std::uint64_t machines) {
 std::string other_voice(const remembered_best& r, const remembered_best* winner,
                         std::span<const std::string> candidates, std::uint64_t machines) {
   if (!holds_for(r, machines))
-    return whose(r) + " has it for other machines than these, or for ranks that are placed otherwise on them";
+    return whose(r) + " has it for other machines, or for another placement of the ranks on them";
   if (winner != nullptr && r.solution == winner->solution) return whose(r) + " agrees";
   const auto id = id_in_file(r.solution);
   if (r.solution == pinned_default || std::find(candidates.begin(), candidates.end(), r.solution) != candidates.end())
@@ -31,7 +31,7 @@ std::string other_voice(const remembered_best& r, const remembered_best* winner,
   const bool by_name =
       std::any_of(candidates.begin(), candidates.end(), [&](const auto& c) { return id_in_file(c) == id; });
   return fmt::format("{} says {}{}", whose(r), id,
-                     by_name ? ", for which ranks run other configs now" : ", which is no candidate now");
+                     by_name ? ", for which ranks run other configs now" : ", which is not a candidate now");
 }
 
 }  // namespace

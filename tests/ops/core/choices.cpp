@@ -269,8 +269,8 @@ TEST_CASE("a requirement that is no known capability is an error that suggests t
   for (const auto& [misspelt, meant] : {std::pair{"sm90", "did you mean sm_90?"},
                                         {"nvlnk", "did you mean nvlink?"},
                                         {"cuda-12.4", "did you mean cuda_12.4?"},
-                                        {"avx512f", "is no capability"},
-                                        {"", "is no capability"}}) {
+                                        {"avx512f", "is not a capability"},
+                                        {"", "is not a capability"}}) {
     CAPTURE(misspelt);
     const auto why = declared_with(misspelt);
     CHECK(is(why, {.code = errc::bad_argument, .config = "requiring", .quotes = meant}));

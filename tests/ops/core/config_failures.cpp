@@ -326,7 +326,7 @@ TEST_CASE("a config whose two functions cut differently fails with the offset an
   const auto failed = move_once(send_halves, receive_thirds, took);
   CHECK(is(failed.received[0], {.code = errc::config_failed,
                                 .rank = 1,
-                                .quotes = "the part at offset 0 has 30000 bytes, and 20000 were asked for"}));
+                                .quotes = "the part at offset 0 has 30000 bytes, but the receiver asked for 20000"}));
 }
 
 namespace {

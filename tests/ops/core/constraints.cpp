@@ -88,8 +88,8 @@ TEST_CASE("a config that needs memory runs only for the sizes for which its memo
   CHECK(w.large.config == "slow");
   const auto* e = about(w.large, "priced");
   REQUIRE(e != nullptr);
-  CHECK(e->detail == "priced: rank 1, constraint on memory: payloads of more than 32768 bytes need 65538 bytes or more "
-                     "beside them, and 65536 are allowed");
+  CHECK(e->detail == "priced: rank 1, constraint on memory: payloads of more than 32768 bytes need at least 65538 "
+                     "bytes of extra memory, and 65536 are allowed");
 }
 
 TEST_CASE("in a group one member's constraint counts for all") {
@@ -173,9 +173,8 @@ TEST_CASE("in an op without headers a config that exceeds one member's memory fo
         CHECK(e->status == (enough ? "measured" : "excluded"));
         CHECK((e->repetitions == 0) == !enough);
         if (enough) continue;
-        CHECK(e->detail ==
-              "workspace: rank 1, constraint on memory: payloads of more than 32768 bytes need 65538 bytes "
-              "or more beside them, and 65536 are allowed");
+        CHECK(e->detail == "workspace: rank 1, constraint on memory: payloads of more than 32768 bytes need at least "
+                           "65538 bytes of extra memory, and 65536 are allowed");
       }
     }
   }

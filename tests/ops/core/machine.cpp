@@ -115,16 +115,16 @@ TEST_CASE("a mask of a capability also hides newer versions of it, only on the r
   fake_cuda gpu(one_h100());
   machine m = machine::with_gpu(gpu, 0);
   m.mask(masks("2:sm_90,3:nccl,nvlink"), 2);
-  CHECK(why(m, "sm_90") == "this rank was told to do without sm_90 (PARLEY_MASK)");
-  CHECK(why(m, "sm_100") == "this rank was told to do without sm_90 (PARLEY_MASK)");
+  CHECK(why(m, "sm_90") == "this rank must do without sm_90 (PARLEY_MASK)");
+  CHECK(why(m, "sm_100") == "this rank must do without sm_90 (PARLEY_MASK)");
   CHECK(why(m, "sm_80") == "");
   CHECK(why(m, "nccl") == "");
   fake_nccl library(gpu);
   machine older = machine::with_gpu(gpu, 0, &library);
   older.mask(masks("nccl_2.20,cuda_12.9"), 2);
   CHECK(why(older, "nccl_2.19") == "");
-  CHECK(why(older, "nccl_2.20") == "this rank was told to do without nccl_2.20 (PARLEY_MASK)");
-  CHECK(why(older, "nccl_2.28") == "this rank was told to do without nccl_2.20 (PARLEY_MASK)");
+  CHECK(why(older, "nccl_2.20") == "this rank must do without nccl_2.20 (PARLEY_MASK)");
+  CHECK(why(older, "nccl_2.28") == "this rank must do without nccl_2.20 (PARLEY_MASK)");
   CHECK(why(older, "nccl") == "");
   CHECK(why(older, "cuda_13") != "");
   CHECK(why(older, "cuda_12") == "");
@@ -136,11 +136,11 @@ TEST_CASE("a mask of a capability also hides newer versions of it, only on the r
   machine smaller = machine::with_gpu(large, 0);
   smaller.mask(masks("2:memory_41"), 2);
   CHECK(why(smaller, "memory_40") == "");
-  CHECK(why(smaller, "memory_41") == "this rank was told to do without memory_41 (PARLEY_MASK)");
-  CHECK(why(smaller, "memory_64") == "this rank was told to do without memory_41 (PARLEY_MASK)");
+  CHECK(why(smaller, "memory_41") == "this rank must do without memory_41 (PARLEY_MASK)");
+  CHECK(why(smaller, "memory_64") == "this rank must do without memory_41 (PARLEY_MASK)");
   machine none = machine::with_gpu(gpu, 0, &library);
   none.mask(masks("nccl"), 2);
-  CHECK(why(none, "nccl_2") == "this rank was told to do without nccl (PARLEY_MASK)");
+  CHECK(why(none, "nccl_2") == "this rank must do without nccl (PARLEY_MASK)");
   CHECK(why(m, "nvlink") != "");
 }
 
@@ -149,7 +149,7 @@ TEST_CASE("masks have one text, whatever their order, and a malformed mask is an
   CHECK(text_of(masks("nccl,3:sm_90,2:ipc"), 3) == "nccl sm_90");
   CHECK(masks("").empty());
   CHECK(parse_masks("x:nccl").reason().text() ==
-        "\"x:nccl\" begins with no rank; write RANK:CAPABILITY, for example 2:sm_90");
+        "\"x:nccl\" does not begin with a rank; write RANK:CAPABILITY, for example 2:sm_90");
   CHECK(parse_masks("nccl,2:").reason().text().find("\"2:\" names no capability") == 0);
   const auto lookup = [](const std::string& name) {
     return name == "PARLEY_MASK" ? std::optional<std::string>("1:ipc") : std::nullopt;
@@ -173,7 +173,7 @@ TEST_CASE("a mask on one of two equal ranks keeps a transfer's config from being
     CHECK(unavailable(0).empty());
     REQUIRE(unavailable(1).size() == 1);
     CHECK(unavailable(1).front().find("h100_optimized: ") == 0);
-    CHECK(unavailable(1).front().find("this rank was told to do without ") != std::string::npos);
+    CHECK(unavailable(1).front().find("this rank must do without ") != std::string::npos);
     const auto is_mask = [](const tuning::validator& v) { return v.name == "PARLEY_MASK"; };
     const auto results = w[0].results();
     REQUIRE(std::ranges::count_if(results.validators(), is_mask) == 1);
@@ -205,8 +205,7 @@ TEST_CASE("a rank that cannot run the default is refused with the reason, whethe
   };
   world masked(2, told("1:sm_90,h100_optimized"));
   CHECK(refused(masked, std::make_shared<h100_optimized>())
-            .find("rank 1 cannot run h100_optimized, which is the default and must run on every rank: this rank was "
-                  "told to "
+            .find("rank 1 cannot run h100_optimized, which is the default and must run on every rank: this rank must "
                   "do without h100_optimized (PARLEY_MASK); list a config first that all ranks can run") !=
         std::string::npos);
   world without(2, told("1:sm_90"));
@@ -256,7 +255,7 @@ TEST_CASE("a sum of GPUs is no candidate if a capability that it needs is masked
   world w(1, told("nccl"));
   const auto lacking = configs(w[0], {kernel_sum(8), nccl_sum(), nccl_graph_sum()});
   REQUIRE(lacking.size() == 2);
-  CHECK(lacking.front() == "nccl_sum: it needs nccl: this rank was told to do without nccl (PARLEY_MASK)");
+  CHECK(lacking.front() == "nccl_sum: it needs nccl: this rank must do without nccl (PARLEY_MASK)");
   CHECK_THROWS_WITH_AS(configs(w[0], {nccl_sum(), kernel_sum(8)}, "sums"),
                        doctest::Contains("rank 0 cannot run nccl_sum, which is the default and must run on every rank"),
                        failure);

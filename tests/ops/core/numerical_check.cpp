@@ -115,7 +115,7 @@ TEST_CASE("a config that delivers wrong bytes ends its first compared trial as c
                  .config = "careless",
                  .done_bytes = 100'000,
                  .whole_bytes = 100'000,
-                 .quotes = "other bytes than were sent"}));
+                 .quotes = "the bytes differ from those sent"}));
   }
   CHECK(failed == 1);
   CHECK(all.wrong == 0);
@@ -176,7 +176,7 @@ TEST_CASE("an op whose trials cannot be compared warns, by name") {
   op.memory = &host_memory();  // stands for memory of a device
   transfer(w[0], op);
   REQUIRE(w[0].warnings().size() == 1);
-  CHECK(w[0].warnings()[0].find("activations 0->1: what its trials bring is not compared (NUMERICAL_CHECK)") == 0);
+  CHECK(w[0].warnings()[0].find("activations 0->1: the results of its trials are not compared (NUMERICAL_CHECK)") == 0);
 }
 
 // ---- groups -----------------------------------------------------------------------------------------------------------
@@ -279,14 +279,15 @@ TEST_CASE(
       CHECK(c->is_decided());
       CHECK(c->chosen().config != "forgetful");
       REQUIRE(c->excluded().size() == 1);
-      CHECK(c->excluded()[0].why.find("its numbers are not the default's: element 24999 is ") != std::string::npos);
+      CHECK(c->excluded()[0].why.find("its results differ from the default's: element 24999 is ") != std::string::npos);
       wait_a_while(w, 1'000'000'000);
       for (rank_id r = 0; r < 3; ++r) {
         const auto decisions = w[r].decisions();
         REQUIRE(decisions.size() == 1);
         const auto& evidence = decisions[0].decision.evidence;
         CHECK(std::any_of(evidence.begin(), evidence.end(), [&](const auto& e) {
-          return e.digest == wrong->digest() && e.detail.find("its numbers are not the default's") != std::string::npos;
+          return e.digest == wrong->digest() &&
+                 e.detail.find("its results differ from the default's") != std::string::npos;
         }));
       }
       CHECK(join_group_flights(w).mismatches == 0);
@@ -363,6 +364,6 @@ TEST_CASE("a leader's step in between runs once for both configs, and the candid
   CHECK(wrong == 0);
   CHECK(between == 301);
   REQUIRE(search_of(groups[0])->excluded().size() == 1);
-  CHECK(search_of(groups[0])->excluded()[0].why.find("its numbers are not the default's") != std::string::npos);
+  CHECK(search_of(groups[0])->excluded()[0].why.find("its results differ from the default's") != std::string::npos);
   CHECK(search_of(groups[0])->chosen().config != "forgetful");
 }

@@ -122,7 +122,8 @@ TEST_CASE("a requested search includes a config whose rehearsal failed at first 
       pair_world w({.until_ns = 30'000'000'000}, {}, std::move(o));
       w.pass_until(9'000'000'000);
       REQUIRE(w.in.decision(size).search == 1);
-      CHECK(w.in.decision(size).why.find("not tried, for their rehearsals failed: recovering") != std::string::npos);
+      CHECK(w.in.decision(size).why.find("not tried, because their rehearsals failed: recovering") !=
+            std::string::npos);
       w.pass_until(31'000'000'000);
       REQUIRE(w.ids() == std::vector<std::string>{"direct"});
       if (by_sender) {

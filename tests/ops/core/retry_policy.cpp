@@ -86,7 +86,7 @@ TEST_CASE(
     CHECK(w.search().chosen().why.find("the link is out of order") != std::string::npos);
     REQUIRE((*w.job)[1].decisions().size() == 1);
     CHECK((*w.job)[1].decisions()[0].decision.why == w.search().chosen().why);
-    CHECK(warned((*w.job)[who], {"its tuning has ended"}));
+    CHECK(warned((*w.job)[who], {"tuning of the op has ended"}));
     const std::uint64_t before = w.said();
     pass(*w.job, 1'000'000'000'000);
     CHECK(w.said() == before);

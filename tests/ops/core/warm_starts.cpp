@@ -157,7 +157,7 @@ TEST_CASE("a remembered winner that is no candidate gives way to another rank's 
     j.remember(other, coarse);
     j.run();
     CHECK(j.decision().proposer == other);
-    CHECK(j.says(of_rank(j.leader) + "'s says telepathy, which is no candidate now"));
+    CHECK(j.says(of_rank(j.leader) + "'s says telepathy, which is not a candidate now"));
     check_no_trial(j, "coarse");
     check_kept(j, "coarse");
   }
@@ -171,7 +171,7 @@ TEST_CASE(
       CAPTURE(lacks);
       scheme_job j(how);
       j.can[lacks][coarse] = false;
-      const std::string lost = "'s says coarse, which is no candidate now";
+      const std::string lost = "'s says coarse, which is not a candidate now";
       j.remember_everywhere(coarse);
       j.run();
       check_trials(j);
@@ -201,7 +201,7 @@ TEST_CASE("a remembered winner that fails its rehearsal gives way to another ran
     j.run();
     check_trials(j);
     CHECK(j.search().chosen().config != "fragile");
-    CHECK(j.says("fragile, which is no candidate now"));
+    CHECK(j.says("fragile, which is not a candidate now"));
     check_kept(j, j.search().chosen().config);
 
     j.remember_everywhere(scheme_job::fragile);
@@ -309,7 +309,7 @@ TEST_CASE("results from other machines do not count: only those measured on this
     j.remember_everywhere(fine);
     j.run();
     check_trials(j);
-    for (rank_id r = 0; r < j.size; ++r) CHECK(j.says(of_rank(r) + "'s has it for other machines than these"));
+    for (rank_id r = 0; r < j.size; ++r) CHECK(j.says(of_rank(r) + "'s has it for other machines"));
     CHECK(j.learned_config() == "fine");  // unchanged, for machines that are alike
     REQUIRE(j.decision().machines != 0);
     const std::string machines = with_machines(j.decision().machines);
@@ -326,7 +326,7 @@ TEST_CASE("results from other machines do not count: only those measured on this
     j.remember(odd, j.entry + machines + ",128KiB,coarse,2.5\n");
     j.run();
     check_trials(j);
-    CHECK(j.says(of_rank(odd) + "'s has it for other machines than these"));
+    CHECK(j.says(of_rank(odd) + "'s has it for other machines"));
   }
 }
 
@@ -339,7 +339,7 @@ TEST_CASE("results of ranks that share a host do not count for ranks that share 
     for (auto& r : j.ranks) CHECK(r->write_results());
     return j.search().trials();
   };
-  const std::string miss = "rank 0's has it for other machines than these";
+  const std::string miss = "rank 0's has it for other machines";
   CHECK(run_on({1, 1}, {}) > 0);
   const std::string together = j.search().chosen().config;
   CHECK(j.learned_config() == together);

@@ -198,13 +198,13 @@ TEST_CASE("errors that several kinds of op share have exactly the expected sente
        "one receiver of its own, so change the role function or list the edges"},
       {of_declaration([](auto& op) { op.can_run = [](rank_id) { return std::vector<bool>{false, true}; }; }),
        "bad_argument: activations 0->1: the capability function of rank 1 says that it cannot run direct, which is "
-       "the default and must run on every rank; list one first that all ranks can run"},
+       "the default and must run on every rank; list a config first that all ranks can run"},
       {of_declaration([](auto& op) { op.can_run = [](rank_id) { return std::vector<bool>{true}; }; }),
-       "bad_argument: activations 0->1: the capability function of rank 1 answers for 1 configs, but the op has 2; "
-       "give one answer per config, in their order"},
+       "bad_argument: activations 0->1: the capability function of rank 1 returned 1 answers, but the op has 2 "
+       "configs; return one answer per config, in their order"},
       {of_declaration([](auto& op) { op.can_run = [](rank_id) { return std::vector<bool>(3, true); }; }),
-       "bad_argument: activations 0->1: the capability function of rank 1 answers for 3 configs, but the op has 2; "
-       "give one answer per config, in their order"},
+       "bad_argument: activations 0->1: the capability function of rank 1 returned 3 answers, but the op has 2 "
+       "configs; return one answer per config, in their order"},
       {of_declaration([](auto& op) { op.configs = {direct(), nullptr}; }),
        "bad_argument: op activations: config 1 of its catalogue is null"},
       {of_roles(3, [](rank_id r) { return r < 2 ? role::sender : role::receiver; }),
@@ -238,31 +238,30 @@ TEST_CASE("errors that several kinds of op share have exactly the expected sente
        "role_conflict: activations 1->0: rank 1 declares that rank 1 sends to rank 0, rank 0 that rank 0 sends to rank "
        "1; give the op the same roles on all its ranks; invocation 0 was in flight"},
       {of_same_roles(0, false), "role_conflict: activations 1->0: rank 0 declares that rank 1 sends to rank 0, rank 1 "
-                                "that rank 0 sends to rank 1; give the op the same roles on all its ranks; a receive "
-                                "of up to 10000000 bytes from rank 1, tag 0, was not met: invocation 0 had not begun"},
+                                "that rank 0 sends to rank 1; give the op the same roles on all its ranks; no message "
+                                "matched a receive of up to 10000000 bytes from rank 1 (tag 0, invocation 0)"},
       {of_same_roles(1, false), "role_conflict: activations 0->1: rank 1 declares that rank 0 sends to rank 1, rank 0 "
-                                "that rank 1 sends to rank 0; give the op the same roles on all its ranks; a receive "
-                                "of up to 10000000 bytes from rank 0, tag 0, was not met: invocation 0 had not begun"},
+                                "that rank 1 sends to rank 0; give the op the same roles on all its ranks; no message "
+                                "matched a receive of up to 10000000 bytes from rank 0 (tag 0, invocation 0)"},
       {of_default({direct(), std::make_shared<absent>(true)}, {direct(), std::make_shared<absent>(false)}),
        "no config beyond the default is available on every rank, so the default stays: rank 0 (sender) has direct, "
        "absent; rank 1 (receiver) has direct; rank 1 cannot run absent: unavailable: no such card here"},
       {of_default({direct(), std::make_shared<absent>(false)}, {direct(), std::make_shared<absent>(true)}),
        "no config beyond the default is available on every rank, so the default stays: rank 0 (sender) has direct; "
        "rank 1 (receiver) has direct, absent; rank 0 cannot run absent: unavailable: no such card here"},
-      {of_default({direct()}, {direct()}), "no rank lists another config than the default"},
+      {of_default({direct()}, {direct()}), "no rank lists a config other than the default"},
       {of_default({direct(), std::make_shared<absent>(true)}, {direct()}),
        "no config beyond the default is available on every rank, so the default stays: rank 0 (sender) has direct, "
        "absent; rank 1 (receiver) has direct"},
       {of_no_decision(0), "no call of this size has been made yet"},
-      {of_no_decision(1), "not every rank of it has declared the op yet, or its word has not come; rank 0 leads"},
+      {of_no_decision(1),
+       "not all ranks of the op have declared it yet, or their declarations have not arrived; rank 0 leads"},
       {of_second_declaration(),
        "bad_argument: activations 0->1 is declared twice on rank 1; give each op a name of its own"},
-      {of_undecided(0),
-       "timeout: activations 0->1, on rank 0 (sender): there is no decision for 1KiB: no rank lists another config "
-       "than the default"},
-      {of_undecided(1),
-       "timeout: activations 0->1, on rank 1 (receiver): there is no decision for 1KiB: no rank lists another config "
-       "than the default"},
+      {of_undecided(0), "timeout: activations 0->1, on rank 0 (sender): there is no decision for 1KiB: no rank lists a "
+                        "config other than the default"},
+      {of_undecided(1), "timeout: activations 0->1, on rank 1 (receiver): there is no decision for 1KiB: no rank lists "
+                        "a config other than the default"},
       {of_halo(0, 5),
        "bad_argument: op ghosts, rank 0: rank 1 sent 40 bytes where 32 were expected; give neighbours fields that fit "
        "together"},
@@ -271,20 +270,19 @@ TEST_CASE("errors that several kinds of op share have exactly the expected sente
        "together"},
       {of_halo(1, 4, [](auto& op) { op.periodic = {true, false}; }),
        "declaration_mismatch: op ghosts: rank 0 declares periodic no no, and rank 1 periodic yes no; declare the op "
-       "alike on all its ranks; a receive of up to 32 bytes from rank 0, tag 36, was not met: invocation 0 had not "
-       "begun"},
-      {of_other_neighbour(0),
-       "declaration_mismatch: op ghosts: rank 0 has rank 1 as a neighbour, and rank 1 has rank 2 as its own; let both "
-       "name each other; a receive of up to 32 bytes from rank 1, tag 32, was not met: invocation 0 had not begun"},
+       "alike on all its ranks; no message matched a receive of up to 32 bytes from rank 0 (tag 36, invocation 0)"},
+      {of_other_neighbour(0), "declaration_mismatch: op ghosts: rank 0 has rank 1 as a neighbour, but rank 1's "
+                              "neighbours are rank 2; list each as a neighbour of the other; no message matched a "
+                              "receive of up to 32 bytes from rank 1 (tag 32, invocation 0)"},
       {of_pipeline(0, false), "exception: no such card"},
       {of_pipeline(1, false),
-       "closed: op layers: a call has failed on rank 0 (exception: no such card), and messages of it may still come, "
-       "so that no other can follow; declare the op anew, under another name"},
+       "closed: op layers: a call has failed on rank 0 (exception: no such card), and its messages may still arrive, "
+       "so this op can make no further calls; declare it again under another name"},
       {of_pipeline(0, true),
-       "closed: op layers: a call has failed on rank 0 (exception: no such card), and messages of it may still come, "
-       "so that no other can follow; declare the op anew, under another name"},
+       "closed: op layers: a call has failed on rank 0 (exception: no such card), and its messages may still arrive, "
+       "so this op can make no further calls; declare it again under another name"},
       {of_pipeline(1, true),
-       "closed: op layers: a call has failed on rank 0 (exception: no such card), and messages of it may still come, "
-       "so that no other can follow; declare the op anew, under another name"},
+       "closed: op layers: a call has failed on rank 0 (exception: no such card), and its messages may still arrive, "
+       "so this op can make no further calls; declare it again under another name"},
   });
 }

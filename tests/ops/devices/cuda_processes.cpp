@@ -368,7 +368,7 @@ TEST_CASE(
     if (sent.reason().about().config == "put") {
       ++midst_of_puts;
       CHECK_THROWS_WITH_AS(runtime::run(w.loop, two_ranks::sends(w.ends[0], from.bytes(), 1)),
-                           doctest::Contains("its device failed before what it wrote into memory of rank 1 was there; "
+                           doctest::Contains("its device failed before its writes into memory of rank 1 had completed; "
                                              "device 0: cudaErrorIllegalAddress: planted"),
                            failure);
     }

@@ -184,7 +184,8 @@ TEST_CASE("a halo refuses fields on a device without a stream, and fields in hos
   dataflow flow(w.loop);
   CHECK_THROWS_WITH(static_cast<void>(there.start(flow)),
                     doctest::Contains("say in which stream kernels work on them"));
-  CHECK_THROWS_WITH(static_cast<void>(host.start(flow, f.stream)), doctest::Contains("a stream was given for memory"));
+  CHECK_THROWS_WITH(static_cast<void>(host.start(flow, f.stream)),
+                    doctest::Contains("a stream was given, but the op's memory"));
   host.open(flow);
   CHECK_THROWS_WITH(host.open(flow), doctest::Contains("it is open already"));
 }

@@ -164,13 +164,13 @@ TEST_CASE("one slow message does not exclude a config of device buffers") {
   CHECK(times_tried() % 2 == 0);  // trials come in pairs
 }
 
-TEST_CASE("ucx is no candidate if the transport moves host memory alone, and the reason says so") {
+TEST_CASE("ucx is no candidate if the transport moves only host memory, and the reason says so") {
   fake_cuda gpu;
   two_ranks w(gpu, {direct(), ucx()});
   CHECK(ucx()->works_over(*w.wires[0], w.spaces[0].get()).reason().text() ==
-        "this link's transport moves host memory alone");
+        "this link's transport moves only host memory");
   CHECK(w.ranks[0]->participants().front()->unavailable ==
-        std::vector<std::string>{"ucx: this link's transport moves host memory alone"});
+        std::vector<std::string>{"ucx: this link's transport moves only host memory"});
   CHECK(is(ucx()->works_over(*w.wires[0], nullptr), {.code = errc::unavailable, .quotes = "direct"}));
   CHECK(ucx(4'096, 2)->id() == "ucx(chunk_bytes=4096 in_flight=2)");
   CHECK(named_config("ucx(chunk_bytes=4KiB in_flight=2)").value()->digest() == ucx(4'096, 2)->digest());

@@ -110,12 +110,12 @@ TEST_CASE("errors of ops on devices have exactly the expected sentences") {
                             "copy them, or use that device's rank"},
       {b.of_other_context(), "bad_argument: 4096 bytes at AT, for an op whose buffers lie on device 0, belong to "
                              "another context; allocate them by cudaMalloc, or in the device's primary context"},
-      {b.of_host_memory(), "bad_argument: 4096 bytes at AT, for an op whose buffers lie on device 0, are no memory "
-                           "that CUDA knows: they lie in host memory, or were freed"},
-      {b.of_freed_memory(), "bad_argument: 4096 bytes at AT, for an op whose buffers lie on device 0, are no memory "
-                            "that CUDA knows: they lie in host memory, or were freed"},
+      {b.of_host_memory(), "bad_argument: 4096 bytes at AT, for an op whose buffers lie on device 0, are not in memory "
+                           "known to CUDA: they lie in host memory, or were freed"},
+      {b.of_freed_memory(), "bad_argument: 4096 bytes at AT, for an op whose buffers lie on device 0, are not in "
+                            "memory known to CUDA: they lie in host memory, or were freed"},
       {b.of_unaligned(), "bad_argument: 4092 bytes at AT, for an op whose buffers lie on device 0, do not begin at a "
-                         "multiple of 4, as its numbers have to"},
+                         "multiple of 4, as numbers of this type must"},
       {of_other_sum(), "bad_argument: gradients 0->1: a device adds up integers, float, double, f16, bf16 and complex "
                        "numbers (std::plus); for other elements and functions declare an op on host memory"},
       {of_attention(1),

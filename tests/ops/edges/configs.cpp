@@ -185,7 +185,7 @@ TEST_CASE("configs that set how a GPU copies are unavailable for payloads in hos
   const auto all = move_each(w, configs, configs, std::vector<std::size_t>(100, 50'000));
   CHECK(all.failed() == 0);
   CHECK(all.wrong == 0);
-  const std::string why = ": kernel_blocks and streams say how a GPU is to copy, and the payload lies in host memory";
+  const std::string why = ": kernel_blocks and streams say how a GPU copies, but the payload lies in host memory";
   CHECK(w[0].participants().front()->unavailable ==
         std::vector<std::string>{"put(kernel_blocks=16)" + why, "get(streams=1)" + why});
 }
@@ -325,8 +325,8 @@ TEST_CASE("a candidate whose rehearsal throws on one side is excluded, and the o
     CHECK(agreed[0].assigned->ids() == std::vector<std::string>{"direct", chunked(64_KiB, 4)->id()});
     REQUIRE(agreed[0].warm_errors->size() >= 1);
     CHECK(agreed[0].warm_errors->front().find(at_sender ? "rank 0: bad" : "rank 1: bad") != std::string::npos);
-    CHECK(c->chosen().why.find("not tried, for their rehearsals failed: bad") != std::string::npos);
-    CHECK(warned(w[at_sender ? 0 : 1], {"activations 0->1", "config bad", "it failed its rehearsal"}));
+    CHECK(c->chosen().why.find("not tried, because their rehearsals failed: bad") != std::string::npos);
+    CHECK(warned(w[at_sender ? 0 : 1], {"activations 0->1", "config bad", "its rehearsal failed"}));
     CHECK(join_flights(w).mismatches == 0);
   }
 }
@@ -339,7 +339,7 @@ TEST_CASE("a rehearsal rejects a candidate that cuts payloads inconsistently or 
   CHECK(all.failed() == 0);
   CHECK(all.wrong == 0);
   CHECK(w[0].agreements()[0].assigned->ids() == std::vector<std::string>{"direct"});
-  CHECK(warned(w[1], {"config askew", "its two halves do not fit each other: the part at offset 0 has"}));
+  CHECK(warned(w[1], {"config askew", "its sender and receiver halves do not match: the part at offset 0 has"}));
   CHECK(warned(w[1], {"config lazy", "the rehearsal brought wrong data at byte 0"}));
 }
 
@@ -373,7 +373,7 @@ TEST_CASE("a default that fails its rehearsal is reported as one that runs all t
   all.spawn(receives(in, room));
   run_until(w.clock, [&] { return all.running() == 0; });
   pass(w, 20'000'000'000);
-  CHECK(warned(w[1], {"as the default it runs all the same: mend it"}));
+  CHECK(warned(w[1], {"it still runs because it is the default; fix it"}));
 }
 
 TEST_CASE(
@@ -385,8 +385,8 @@ TEST_CASE(
   CHECK(all.failed() == 0);
   CHECK(all.wrong == 0);
   CHECK(w[0].agreements()[0].assigned->ids() == std::vector<std::string>{"direct"});
-  CHECK(warned(w[1], {"config quarters", "were sent, and"}));
-  CHECK(warned(w[1], {"config halves", "were sent, and"}));
+  CHECK(warned(w[1], {"config quarters", "but the receiver asked for"}));
+  CHECK(warned(w[1], {"config halves", "but the receiver asked for"}));
 }
 
 TEST_CASE("a default config whose sides wait for overlapping parts fails its receive within a second") {
@@ -395,7 +395,8 @@ TEST_CASE("a default config whose sides wait for overlapping parts fails its rec
   const time_ns began = w.clock.now();
   const auto all = move_each(w, {mine}, {mine}, {200'000});
   CHECK(w.clock.now() - began < 1'000'000'000);
-  CHECK(is(all.received[0], {.code = errc::config_failed, .config = "quarters", .quotes = "were sent, and"}));
+  CHECK(
+      is(all.received[0], {.code = errc::config_failed, .config = "quarters", .quotes = "but the receiver asked for"}));
   if (!all.sent[0]) CHECK(is(all.sent[0], {.code = errc::config_failed, .config = "quarters"}));
 }
 

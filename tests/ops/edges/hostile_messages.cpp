@@ -313,7 +313,7 @@ TEST_CASE("a rank limits what it keeps of a flood on an edge without receives, a
   CHECK(told.empty());
   for (std::uint32_t i = 100; i < 300; ++i) job.say(job.stamp_of(i, 8'000, 0, *direct()), payload);
   job.pass(1'000'000'000);
-  CHECK(told.find("activations 0->1: more than 1048576 bytes came to rank 1") == 0);
+  CHECK(told.find("activations 0->1: rank 1 received more than 1048576 bytes") == 0);
   run(job.clock, receive_once(in, buffer, outcome));
   CHECK(outcome.code() == errc::full);
   // Parts that hold nothing but their stamps count as well.
@@ -337,7 +337,7 @@ TEST_CASE("overlapping parts fail the receive as a breach of S8, and empty parts
   result<std::uint64_t> outcome = errc::pending;
   run(job.clock, receive_once(in, buffer, outcome));
   CHECK(outcome.code() == errc::config_failed);
-  if (!outcome) CHECK(outcome.reason().what().find("more bytes came than the payload has") != std::string::npos);
+  if (!outcome) CHECK(outcome.reason().what().find("more bytes arrived than the payload has") != std::string::npos);
   CHECK(blamed == 1);
   // Empty parts are ignored, and the correct parts are received.
   for (std::uint64_t offset = 0; offset < 1'000; ++offset) job.say(job.stamp_of(1, 1'000, offset, *config), {});

@@ -267,7 +267,7 @@ TEST_CASE("a receive that gets only its first part times out, and names the byte
                       .unmet = awaited::payload,
                       .done_bytes = 2'048,
                       .whole_bytes = 8'192,
-                      .quotes = "the rest had not come when its time was up"}));
+                      .quotes = "the rest of the message did not arrive in time"}));
   CHECK(w.clock.now() - began >= 8'000'000'000);
   CHECK(w.clock.now() - began < 9'500'000'000);
 }

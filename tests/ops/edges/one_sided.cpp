@@ -282,7 +282,7 @@ TEST_CASE(
     bool registers;
     const char* words;
   } const cases[] = {{false, "put: rank 1 has registered no memory"},
-                     {true, "put: message after message was sent before a credit of rank 1 was here"}};
+                     {true, "put: many messages were sent before a credit from rank 1 had arrived"}};
   for (const auto& c : cases) {
     CAPTURE(c.registers);
     one_sided_world w({direct(), put()});
@@ -394,7 +394,7 @@ TEST_CASE(
     CHECK(is(received, {.code = errc::fenced,
                         .rank = 1,
                         .peer = 0,
-                        .quotes = "rank 0 has ended this generation of the op: it takes this rank for dead"}));
+                        .quotes = "rank 0 has ended this generation of the op: it considers this rank dead"}));
     CHECK(calls.running() == 0);
     CHECK(into.region()->where == actors::memory_region::state::withdrawn);
   }

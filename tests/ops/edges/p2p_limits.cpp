@@ -654,7 +654,7 @@ std::array<result<>, 2> exchange_of(std::size_t count, rank_id receiver = 1) {
 TEST_CASE("a receive of another element type is refused on both ranks with both types; bytes and char types match") {
   const auto differ = exchange_of<float, std::int32_t>(100'000);
   for (rank_id r = 0; r < 2; ++r)
-    for (const char* type : {"which is for i32 elements, and the message has f32 elements",
+    for (const char* type : {"which is for i32 elements, but the message has f32 elements",
                              "; give both ranks the same type, or send bytes; nothing was written"})
       CHECK(is(differ[r], {.code = errc::declaration_mismatch,
                            .op = "typed 0->1",

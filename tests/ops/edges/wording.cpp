@@ -187,51 +187,52 @@ std::string of_itself(std::size_t sent, std::size_t taken) {
 TEST_CASE("the errors of edges have exactly the listed sentences") {
   check_sentences({
       {of_unmet_receive(),
-       "timeout: activations 0->1, on rank 1 (receiver): a receive of up to 100 bytes from rank 0, tag 0, was not met: "
-       "invocation 0 had not begun; that rank is late; rank 0 has sent 0 messages of tag 0; it waits in no call"},
+       "timeout: activations 0->1, on rank 1 (receiver): no message matched a receive of up to 100 bytes from rank 0 "
+       "(tag 0, invocation 0); that rank is late; rank 0 has sent 0 messages of tag 0; it is not waiting in any call"},
       {of_receive_from_lost_rank(),
-       "peer_failed: activations 0->1, on rank 1: rank 0 is gone: killed by signal 9; restart the job to continue; a "
-       "receive of up to 100 bytes from rank 0, tag 0, was not met: invocation 0 had not begun"},
+       "peer_failed: activations 0->1, on rank 1: rank 0 is gone: killed by signal 9; restart the job to continue; no "
+       "message matched a receive of up to 100 bytes from rank 0 (tag 0, invocation 0)"},
       {of_receive_in_flight_from_lost_rank(),
        "peer_failed: activations 0->1, on rank 1: rank 0 is gone: killed by signal 9; restart the job to continue; "
        "invocation 0 was in flight"},
       {of_send_without_room(),
-       "timeout: activations 0->1, on rank 0 (sender): rank 1 has no room: it has not posted the receives for what was "
-       "sent before; a send of 8 bytes, tag 0, had not begun: invocation 64 would have been the next one; rank 1 has "
-       "posted 0 receives of tag 0; it waits in no call"},
+       "timeout: activations 0->1, on rank 0 (sender): a send of 8 bytes (tag 0, invocation 64) had not begun: rank 1 "
+       "has no room, because it has not posted receives for the earlier messages; rank 1 has "
+       "posted 0 receives of tag 0; it is not waiting in any call"},
       {of_send_to_undeclared(),
-       "timeout: activations 0->1, on rank 0 (sender): rank 1 has not answered for this op, which it may not have "
-       "declared yet, and of the 524288 bytes that may be sent to it before it has declared their ops 520224 are "
-       "taken; declare the op there earlier, or send less before that; a send of 10000 bytes, tag 0, had not begun: "
-       "invocation 1 would have been the next one; rank 1 has not declared this op; it waits in no call; rank 0 also "
+       "timeout: activations 0->1, on rank 0 (sender): a send of 10000 bytes (tag 0, invocation 1) had not begun: rank "
+       "1 has not answered for this op and may not have declared it yet, and 520224 of the 524288 bytes that this rank "
+       "may send to it for undeclared ops are in use; declare the op earlier on rank 1, or send less before that rank "
+       "declares it; rank 1 has not declared this op; it is not waiting in any call; rank 0 also "
        "waits in: send of activations 0->1, call 0, tag 0, 520000 bytes: waits for rank 1 (its payload to be taken) "
        "since 1.0 s"},
-      {of_send_to_lost_rank(),
-       "peer_failed: activations 0->1, on rank 0: rank 1 is gone: killed by signal 9; restart the job to continue; a "
-       "send of 8 bytes, tag 0, had not begun: invocation 0 would have been the next one"},
+      {of_send_to_lost_rank(), "peer_failed: activations 0->1, on rank 0: rank 1 is gone: killed by signal 9; restart "
+                               "the job to continue; a send of 8 bytes (tag 0, invocation 0) had not begun"},
       {of_untaken_send(),
        "timeout: activations 0->1, invocation 0, on rank 0 (sender): config direct to rank 1 sent 1048576 of 1048576 "
-       "bytes, which that rank has not taken: it has posted no receive, or reads too slowly for this deadline; rank 1 "
-       "has posted 0 receives of tag 0; it waits in no call"},
+       "bytes; that rank has posted no receive, or reads too slowly for this deadline; rank 1 "
+       "has posted 0 receives of tag 0; it is not waiting in any call"},
       {of_small_buffer(true),
        "buffer_too_small: activations 0->1, invocation 0, on rank 0 (sender): rank 1 did not take this message of tag "
        "0: its receive has a buffer of 1000 bytes, which is too small for the message of 1048576 bytes; nothing was "
        "written"},
-      {of_small_buffer(false),
-       "buffer_too_small: activations 0->1, invocation 0, on rank 1 (receiver): from rank 0 into a buffer of 1000 "
-       "bytes, which is too small for the message of 1048576 bytes; nothing was written"},
+      {of_small_buffer(false), "buffer_too_small: activations 0->1, invocation 0, on rank 1 (receiver): a receive from "
+                               "rank 0 into a buffer of 1000 "
+                               "bytes, which is too small for the message of 1048576 bytes; nothing was written"},
       {of_small_buffer_later(),
        "buffer_too_small: activations 0->1, invocation 0, on rank 0 (sender): rank 1 did not take this message of tag "
        "0: its receive has a buffer of 4 bytes, which is too small for the message of 8 bytes; nothing was written; "
-       "that message had left when this was heard, and the next one has been sent"},
+       "this rank learned of it only after it had sent that message, and has now sent the next one"},
       {of_config(send_that_throws, receive_whole_data, true),
        "config_failed: activations 0->1, invocation 0, on rank 0 (sender): config mine to rank 1 sent 0 of 100 bytes; "
        "exception: no such card"},
       {of_config(send_that_throws, receive_whole_data, false),
-       "config_failed: activations 0->1, invocation 0, on rank 1 (receiver): from rank 0 into a buffer of 100 bytes, "
+       "config_failed: activations 0->1, invocation 0, on rank 1 (receiver): a receive from rank 0 into a buffer of "
+       "100 bytes, "
        "tag 0; config mine failed at the sender"},
       {of_config(send_on_faulty_device, receive_whole_data, false),
-       "device_failed: activations 0->1, invocation 0, on rank 1 (receiver): from rank 0 into a buffer of 100 bytes, "
+       "device_failed: activations 0->1, invocation 0, on rank 1 (receiver): a receive from rank 0 into a buffer of "
+       "100 bytes, "
        "tag 0; the device of rank 0 failed in config mine"},
       {of_config(send_whole_data, receive_that_throws, false),
        "config_failed: activations 0->1, invocation 0, on rank 1 (receiver): config mine received 0 of 100 bytes from "
@@ -239,28 +240,26 @@ TEST_CASE("the errors of edges have exactly the listed sentences") {
       {of_config(send_half, receive_whole_data, true),
        "config_failed: activations 0->1, invocation 0, on rank 0 (sender): config mine to rank 1 sent 50 of 100 bytes"},
       {of_overflow(true),
-       "full: activations 0->1: more than 1048576 bytes came to rank 1 for ops that it has not declared yet, this one "
-       "among them, and what it was sent before is gone; declare the op there earlier, or send less, or larger parts, "
-       "before that; a send of 8 bytes, tag 0, had not begun: invocation 1 would have been the next one"},
+       "full: activations 0->1: rank 1 received more than 1048576 bytes for ops that it has not declared, including "
+       "this op, and dropped this op's messages; declare the op earlier on rank 1, or send less, or fewer and larger "
+       "parts, before that rank declares it; a send of 8 bytes (tag 0, invocation 1) had not begun"},
       {of_overflow(false),
-       "full: activations 0->1: more than 1048576 bytes came to rank 1 before it declared its ops, joined their "
-       "generations or posted the receives; do that earlier, or send less, or larger parts, before it is done; a "
-       "receive of up to 16777216 bytes from rank 0, tag 0, was not met: invocation 0 had not begun"},
+       "full: activations 0->1: rank 1 received more than 1048576 bytes before it declared their ops, joined the ops' "
+       "generations or posted the receives; do so earlier, or send less, or fewer and larger parts, before then; no "
+       "message matched a receive of up to 16777216 bytes from rank 0 (tag 0, invocation 0)"},
       {of_other_declaration(true),
        "declaration_mismatch: activations 0->1: rank 1 declares dtype bf16, the leader rank 0 declares dtype bytes; "
-       "declare the op alike on all its ranks; a send of 8 bytes, tag 0, had not begun: invocation 1 would have been "
-       "the next one"},
+       "declare the op alike on all its ranks; a send of 8 bytes (tag 0, invocation 1) had not begun"},
       {of_other_declaration(false),
        "declaration_mismatch: activations 0->1: rank 1 declares dtype bf16, the leader rank 0 declares dtype bytes; "
-       "declare the op alike on all its ranks; a receive of up to 8 bytes from rank 0, tag 0, was not met: invocation "
-       "1 had not begun"},
+       "declare the op alike on all its ranks; no message matched a receive of up to 8 bytes from rank 0 (tag 0, "
+       "invocation 1)"},
       {of_itself<int, int>(0, 3),
        "timeout: own, on rank 0: a receive from itself, tag 0: its other side was not posted"},
       {of_itself<int, int>(3, 0), "timeout: own, on rank 0: a send to itself, tag 0: its other side was not posted"},
       {of_itself<int, int>(3, 2), "buffer_too_small: own, on rank 0: a receive from itself, tag 0: 12 bytes do not fit "
                                   "into 8; nothing was written"},
-      {of_itself<float, int>(3, 3),
-       "declaration_mismatch: own, on rank 0: a receive from itself, tag 0: f32 elements were sent to where i32 "
-       "elements are expected; nothing was written"},
+      {of_itself<float, int>(3, 3), "declaration_mismatch: own, on rank 0: a receive from itself, tag 0: the send has "
+                                    "f32 elements, but the receive expects i32 elements; nothing was written"},
   });
 }

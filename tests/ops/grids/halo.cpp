@@ -422,8 +422,8 @@ TEST_CASE("fields of different element types are refused on both ranks with both
                          .invocation = 0,
                          .begun = true,
                          .peer = 1 - r}));
-  CHECK(says(differ[0], "which is for f32 elements, and the message has i32 elements"));
-  CHECK(says(differ[1], "which is for i32 elements, and the message has f32 elements"));
+  CHECK(says(differ[0], "which is for f32 elements, but the message has i32 elements"));
+  CHECK(says(differ[1], "which is for i32 elements, but the message has f32 elements"));
   CHECK(at.contents() == before);
   for (const auto& outcome : exchange(floats, floats, "same")) CHECK(outcome);
   for (const auto& outcome : exchange(floats, bytes, "raw")) CHECK(outcome);
@@ -661,8 +661,8 @@ TEST_CASE("if one rank lists a neighbour that does not list it, both ranks fail,
     for (rank_id r = 0; r < 3; ++r) all.spawn(one(&plans[r], &outcomes[r]));
     run_until(w.clock, [&] { return !outcomes[0] && !outcomes[1]; });
     CHECK(w.clock.now() < 1'000'000'000);
-    const std::string why = "op mesh: rank 0 has rank 1 as a neighbour, and rank 1 has " +
-                            std::string(knows_others ? "rank 2" : "none") + " as its own; let both name each other";
+    const std::string why = "op mesh: rank 0 has rank 1 as a neighbour, but rank 1's neighbours are " +
+                            std::string(knows_others ? "rank 2" : "none") + "; list each as a neighbour of the other";
     for (const rank_id r : {0U, 1U})
       CHECK(
           is(outcomes[r], {.code = errc::declaration_mismatch, .op = "mesh", .rank = r, .peer = 1 - r, .quotes = why}));
@@ -800,7 +800,7 @@ TEST_CASE("impossible halo declarations and fields are refused with their reason
   CHECK(wrong(grid_field(cells, {3, 4}, {6, 1})).empty());
   CHECK(wrong(grid_field(cells, {4})) == "bad_argument: op rims, rank 0: field 0 has 1 dimensions where the op has 2");
   CHECK(wrong(grid_field(cells, {2, 4}, {5, 1})).find("rows that overlap") != std::string::npos);
-  CHECK(wrong(grid_field(cells, {4, 0})).find("0 cells where the rim alone is 1 wide") != std::string::npos);
+  CHECK(wrong(grid_field(cells, {4, 0})).find("0 cells, but its rim alone is 1 wide") != std::string::npos);
 }
 
 TEST_CASE("a plan refuses fields whose ghosts overlap, and accepts fields that lie in each other's padding") {
@@ -832,9 +832,8 @@ TEST_CASE("a halo_plan that is empty or was moved from has no bytes, and refuses
     CHECK(plan->packed_bytes() == 0);
     CHECK(plan->packed_so_far_bytes() == 0);
     dataflow flow(w.clock);
-    CHECK_THROWS_WITH_AS(static_cast<void>(plan->start(flow)), doctest::Contains("this halo_plan is of nothing"),
-                         failure);
-    CHECK_THROWS_WITH_AS(plan->open(flow), doctest::Contains("this halo_plan is of nothing"), failure);
+    CHECK_THROWS_WITH_AS(static_cast<void>(plan->start(flow)), doctest::Contains("this halo_plan is empty"), failure);
+    CHECK_THROWS_WITH_AS(plan->open(flow), doctest::Contains("this halo_plan is empty"), failure);
   }
   CHECK(kept.sent_bytes() == 4 * sizeof(double));
 }

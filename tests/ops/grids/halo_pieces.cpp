@@ -183,8 +183,8 @@ TEST_CASE("neighbours whose pieces differ exclude by_piece and exchange packed c
       REQUIRE(pieces != nullptr);
       CHECK(pieces->status == "excluded");
       const bool contiguous = r == 0 && fields == 1;
-      CHECK_MESSAGE(pieces->detail.find(contiguous ? "messages lie in one piece" : "has other pieces than rank") !=
-                        std::string::npos,
+      CHECK_MESSAGE(pieces->detail.find(contiguous ? "messages lie in one piece"
+                                                   : "receives into other pieces than rank") != std::string::npos,
                     pieces->detail);
     }
   }
@@ -256,7 +256,7 @@ struct whole_by_piece final : paired_config {
 }  // namespace
 
 TEST_CASE("a config by the piece cannot send whole payloads as well, and a send to oneself cannot have pieces") {
-  CHECK_THROWS_WITH_AS(whole_by_piece(), doctest::Contains("config whole goes by the piece"), failure);
+  CHECK_THROWS_WITH_AS(whole_by_piece(), doctest::Contains("config whole sends payloads piece by piece"), failure);
   world w(1);
   std::vector<double> values(4);
   actors::payload_pieces pieces;

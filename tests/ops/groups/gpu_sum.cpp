@@ -513,13 +513,13 @@ TEST_CASE("only gathered sums are candidates for members that share a GPU, and e
     CAPTURE(r);
     for (const auto& config : {nccl_sum(), nccl_graph_sum()}) {
       const std::string why = w.why_excluded(r, config);
-      CHECK_MESSAGE(why.find("NCCL wants a process and a GPU for each member, and members 0 and 1 share GPU-fake-0") !=
+      CHECK_MESSAGE(why.find("NCCL needs one process and one GPU per member, but members 0 and 1 share GPU-fake-0") !=
                         std::string::npos,
                     why);
     }
     const std::string why = w.why_excluded(r, kernel_sum());
     CHECK_MESSAGE(
-        why.find("its kernels wait for each other, and members 0 and 1 share GPU-fake-0") != std::string::npos, why);
+        why.find("its kernels wait for each other, but members 0 and 1 share GPU-fake-0") != std::string::npos, why);
     for (const auto& config : {gathered_sum(8), gathered_sum(32)}) CHECK(w.why_excluded(r, config) == "");
   }
   CHECK(w.library.communicators() == 0);
@@ -608,7 +608,7 @@ TEST_CASE("NCCL, shared memory or a config that one rank is set to do without is
   two_members on_one({gathered_sum(8)}, {}, false, 1, "peer_access");  // one GPU needs no peer access
   CHECK(on_one.sum(3) == 0);
   CHECK_THROWS_WITH_AS(two_members({nccl_sum(), gathered_sum(8)}, {}, false, 1, "0:ipc"),
-                       doctest::Contains("its members cannot sum: NCCL wants a process and a GPU for each member"),
+                       doctest::Contains("its members cannot sum: NCCL needs one process and one GPU per member"),
                        failure);
 }
 

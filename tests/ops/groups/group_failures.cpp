@@ -694,7 +694,7 @@ TEST_CASE("impossible roles and groups are refused on every rank, with the names
   op.role = [](rank_id r) { return r % 2 == 0 ? role::leader : role::worker; };
   refused(errc::role_conflict, "op gradients: ranks 0, 2 all claim to lead");
   op.role = [](rank_id) { return role::worker; };
-  refused(errc::role_conflict, "op gradients: nobody leads the group of ranks 0, 1, 2, 3");
+  refused(errc::role_conflict, "op gradients: no rank leads the group of ranks 0, 1, 2, 3");
   op.role = [](rank_id r) { return r == 0 ? role::leader : role::sender; };
   refused(errc::bad_argument, "op gradients: rank 1 has the role \"sender\"");
   op.role = nullptr;

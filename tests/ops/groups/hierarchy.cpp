@@ -729,9 +729,8 @@ TEST_CASE("a hierarchy whose first rank does not lead is refused and all_gather 
   std::vector<int> all(11);
   const program g = [&](hierarchy& h, ops::rank&) { return gather(&h, &mine, &all); };
   const auto outcomes = on_all(w, by_four(), g);
-  CHECK(says(outcomes[2],
-             "op gradients: rank 2 calls all_gather with 3 elements of its own and 11 in all, which have to "
-             "be 4 times as many"));
+  CHECK(says(outcomes[2], "op gradients: rank 2 calls all_gather with 3 elements of its own and 11 in all, but the "
+                          "latter must be 4 times as many"));
 }
 
 namespace {

@@ -163,15 +163,15 @@ TEST_CASE("the errors of groups have exactly the listed sentences") {
     return [=](collective_options& op) { op.role = [=](rank_id r) { return r % 2 == 0 ? even : odd; }; };
   };
   check_sentences({
-      {of_late_rank(1, 0),
-       "timeout: gradients 0->1->2, invocation 0, on rank 0 (leader): rank 1 did not come in time; see what holds it "
-       "up, or allow more time; rank 1 has made 0 calls of it; it waits in no call"},
-      {of_late_rank(1, 2),
-       "timeout: gradients 0->1->2, invocation 0, on rank 2 (worker): rank 1 did not come in time; see what holds it "
-       "up, or allow more time"},
-      {of_late_rank(0, 2),
-       "timeout: gradients 0->1->2, invocation 0, on rank 2 (worker): rank 0 did not come in time; see what holds it "
-       "up, or allow more time; rank 0 has made 0 calls of it; it waits in no call"},
+      {of_late_rank(1, 0), "timeout: gradients 0->1->2, invocation 0, on rank 0 (leader): rank 1 did not join the call "
+                           "in time; see what holds it "
+                           "up, or allow more time; rank 1 has made 0 calls of it; it is not waiting in any call"},
+      {of_late_rank(1, 2), "timeout: gradients 0->1->2, invocation 0, on rank 2 (worker): rank 1 did not join the call "
+                           "in time; see what holds it "
+                           "up, or allow more time"},
+      {of_late_rank(0, 2), "timeout: gradients 0->1->2, invocation 0, on rank 2 (worker): rank 0 did not join the call "
+                           "in time; see what holds it "
+                           "up, or allow more time; rank 0 has made 0 calls of it; it is not waiting in any call"},
       {of_lost_rank(true),
        "peer_failed: gradients 0->1->2, on rank 1: rank 0 is gone: killed by signal 9; restart the job to continue; "
        "invocation 0 was in flight"},
@@ -195,11 +195,11 @@ TEST_CASE("the errors of groups have exactly the listed sentences") {
        "others, 396 bytes; this rank has 400 bytes"},
       {of_other_type(0),
        "declaration_mismatch: gradients 0->1->2, invocation 0, on rank 0 (leader): rank 1 calls with i32 elements "
-       "combined by plus where another rank has f32 elements combined by plus; give all ranks the same type, and the "
+       "combined by plus where another rank has f32 elements combined by plus; give all ranks the same type and the "
        "same function that combines"},
       {of_other_type(1),
        "declaration_mismatch: gradients 0->1->2, invocation 0, on rank 1 (worker): rank 1 calls with i32 elements "
-       "combined by plus where another rank has f32 elements combined by plus; give all ranks the same type, and the "
+       "combined by plus where another rank has f32 elements combined by plus; give all ranks the same type and the "
        "same function that combines"},
       {of_other_default(0),
        "declaration_mismatch: gradients 0->1->2: rank 1 declares default chain(chunk_bytes=64), the leader rank 0 "
@@ -207,24 +207,24 @@ TEST_CASE("the errors of groups have exactly the listed sentences") {
       {of_other_default(1),
        "declaration_mismatch: gradients 0->1->2: rank 1 declares default chain(chunk_bytes=64), the leader rank 0 "
        "declares default star; declare the op alike on all its ranks; invocation 0 was in flight"},
-      {of_parts_ahead(0),
-       "full: gradients 0->1, on rank 1 (worker): more parts of calls that are not begun there came than the 65536, "
-       "or 268435456 bytes, that are kept; begin them earlier, or send less, or larger parts, ahead; invocation 1 was "
-       "in flight"},
-      {of_parts_ahead(1),
-       "full: gradients 0->1, on rank 1 (worker): more parts of calls that are not begun there came than the 65536, "
-       "or 268435456 bytes, that are kept; begin them earlier, or send less, or larger parts, ahead; invocation 0 was "
-       "in flight"},
+      {of_parts_ahead(0), "full: gradients 0->1, on rank 1 (worker): more than 65536 parts, or 268435456 bytes, "
+                          "arrived for calls that this rank has not begun; begin the calls earlier, or send less, or "
+                          "fewer and larger parts, ahead; invocation 1 was "
+                          "in flight"},
+      {of_parts_ahead(1), "full: gradients 0->1, on rank 1 (worker): more than 65536 parts, or 268435456 bytes, "
+                          "arrived for calls that this rank has not begun; begin the calls earlier, or send less, or "
+                          "fewer and larger parts, ahead; invocation 0 was "
+                          "in flight"},
       {of_wrong_call(gather), "bad_argument: op gradients: the leader gathers 2 times 8 bytes into a buffer of 20"},
       {of_wrong_call(sum), "bad_argument: op gradients: rank 0 calls all_reduce, but the op was declared to gather; "
-                           "give its options `.kind`"},
+                           "set `.kind` in its options"},
       {of_wrong_call(sum, 2),
        "bad_argument: op gradients: rank 2 is in no group of it; check the role function and the groups"},
       {of_declaration(roles(role::leader, role::leader)),
        "role_conflict: op gradients: ranks 0, 1, 2, 3 all claim to lead the group of ranks 0, 1, 2, 3; give exactly "
        "one of them the role leader, or list the groups"},
       {of_declaration(roles(role::worker, role::worker)),
-       "role_conflict: op gradients: nobody leads the group of ranks 0, 1, 2, 3; give exactly one of them the role "
+       "role_conflict: op gradients: no rank leads the group of ranks 0, 1, 2, 3; give exactly one of them the role "
        "leader, or list the groups"},
       {of_declaration(roles(role::leader, role::sender)),
        "bad_argument: op gradients: rank 1 has the role \"sender\"; roles are leader, worker and idle"},

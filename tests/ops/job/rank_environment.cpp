@@ -199,16 +199,15 @@ TEST_CASE(
   for (const auto& [typo, meant] : typos) {
     const auto told = unknown_variables({typo});
     REQUIRE(told.size() == 1);
-    CHECK(told.front().find(std::string("has ") + typo + ", ") != std::string::npos);
+    CHECK(told.front().find(std::string("variable ") + typo + "; ") != std::string::npos);
     CHECK_MESSAGE(told.front().ends_with(std::string(" ") + meant), told.front());
   }
   // The nearest known names differ from these in four or more letters.
   for (const char* other : {"PARLEY_DRIFT_EVERY", "PARLEY_TUNABLEOP_FILE", "PARLEY_COLOUR_SCHEME"}) {
     const auto told = unknown_variables({other});
     REQUIRE(told.size() == 1);
-    CHECK_MESSAGE(
-        told.front().ends_with(std::string(other) + ", which nothing reads; docs/settings.md lists what there is"),
-        told.front());
+    CHECK_MESSAGE(told.front().ends_with(std::string(other) + "; docs/settings.md lists the known variables"),
+                  told.front());
   }
 }
 
@@ -233,9 +232,8 @@ TEST_CASE("a mask for a rank outside the world is reported") {
   CHECK(masks_of_nobody(parse_masks("gpu,0:nccl").value(), 1).empty());
   const auto told = masks_of_nobody(parse_masks("9:gpu,1:ipc,0:nccl").value(), 2);
   REQUIRE(told.size() == 1);
-  CHECK(told[0] ==
-        "the mask 9:gpu hides nothing, as there is no rank 9 in a world of 2; correct PARLEY_MASK, or what the "
-        "program masks");
+  CHECK(told[0] == "the mask 9:gpu hides nothing, because there is no rank 9 in a world of 2; correct PARLEY_MASK, or "
+                   "the program's own masks");
 }
 
 TEST_CASE("an error about an environment without a valid rank names no rank") {

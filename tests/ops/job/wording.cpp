@@ -226,49 +226,52 @@ std::string of_full_disk() {
 TEST_CASE("messages about calls that do not end and ranks that leave have exactly these sentences") {
   check_sentences({
       {of_crossed_calls(0),
-       "timeout: acts 1->0, on rank 0 (receiver): a receive of up to 16 bytes from rank 1, tag 0, was not met: "
-       "invocation 0 had not begun; that rank is late; rank 1 has sent 0 messages of tag 0; it waits in: receive of "
+       "timeout: acts 1->0, on rank 0 (receiver): no message matched a receive of up to 16 bytes from rank 1 (tag 0, "
+       "invocation 0); that rank is late; rank 1 has sent 0 messages of tag 0; it waits in: receive of "
        "acts 0->1, call 0, tag 7, 24 bytes: waits for rank 0 (a message) since 7.5 s; rank 0 also waits in: receive of "
        "acts 1->0, call 0, tag 4, 8 bytes: waits for rank 1 (a message) since 6.0 s"},
       {of_crossed_calls(1),
-       "timeout: acts 0->1, on rank 1 (receiver): a receive of up to 24 bytes from rank 0, tag 7, was not met: "
-       "invocation 0 had not begun; that rank is late; rank 0 has sent 0 messages of tag 7, and 1 of tag 3; it waits "
+       "timeout: acts 0->1, on rank 1 (receiver): no message matched a receive of up to 24 bytes from rank 0 (tag 7, "
+       "invocation 0); that rank is late; rank 0 has sent 0 messages of tag 7, and 1 of tag 3; it waits "
        "in: receive of acts 1->0, call 0, tag 0, 16 bytes: waits for rank 1 (a message) since 7.5 s; and in: receive "
        "of acts 1->0, call 0, tag 4, 8 bytes: waits for rank 1 (a message) since 5.5 s"},
-      {of_another_name(0), "timeout: act 1->0, on rank 0 (receiver): a receive of up to 8 bytes from rank 1, tag 0, "
-                           "was not met: invocation 0 had not begun; that rank is late; rank 1 has not declared this "
-                           "op, but acts 0->1, acts 1->0, which this rank has not; it waits in: receive of acts 0->1, "
-                           "call 0, tag 0, 8 bytes: waits for rank 0 (a message) since 7.5 s"},
-      {of_another_name(1), "timeout: acts 0->1, on rank 1 (receiver): a receive of up to 8 bytes from rank 0, tag 0, "
-                           "was not met: invocation 0 had not begun; that rank is late; rank 0 has not declared this "
-                           "op, but act 0->1, act 1->0, which this rank has not; it waits in: receive of act 1->0, "
-                           "call 0, tag 0, 8 bytes: waits for rank 1 (a message) since 7.5 s"},
-      {of_another_order(), "timeout: one 0->1, invocation 0, on rank 0 (leader): rank 1 did not come in time; see what "
-                           "holds it up, or allow more time; rank 1 has made 0 calls of it; it waits in: work of two "
-                           "0->1, call 0, 16 bytes: waits for rank 0 (parts) since 3.5 s; so rank 0 and rank 1 make "
-                           "these calls in different orders, or one of them leaves a call out; make the same calls in "
-                           "one order on all ranks"},
+      {of_another_name(0),
+       "timeout: act 1->0, on rank 0 (receiver): no message matched a receive of up to 8 bytes from rank 1 (tag 0, "
+       "invocation 0); that rank is late; rank 1 has not declared this op, but has declared acts 0->1, acts 1->0, "
+       "which this rank has not declared; it waits in: receive of acts 0->1, "
+       "call 0, tag 0, 8 bytes: waits for rank 0 (a message) since 7.5 s"},
+      {of_another_name(1),
+       "timeout: acts 0->1, on rank 1 (receiver): no message matched a receive of up to 8 bytes from rank 0 (tag 0, "
+       "invocation 0); that rank is late; rank 0 has not declared this op, but has declared act 0->1, act 1->0, which "
+       "this rank has not declared; it waits in: receive of act 1->0, "
+       "call 0, tag 0, 8 bytes: waits for rank 1 (a message) since 7.5 s"},
+      {of_another_order(),
+       "timeout: one 0->1, invocation 0, on rank 0 (leader): rank 1 did not join the call in time; see what holds it "
+       "up, or allow more time; rank 1 has made 0 calls of it; it waits in: work of two "
+       "0->1, call 0, 16 bytes: waits for rank 0 (parts) since 3.5 s; so rank 0 and rank 1 make "
+       "these calls in different orders, or one of them leaves a call out; make the same calls in the same order on "
+       "all ranks"},
       {of_silent_peer(),
-       "timeout: acts 1->0, on rank 0 (receiver): a receive of up to 8 bytes from rank 1, tag 0, was not met: "
-       "invocation 0 had not begun; that rank is late; rank 1 has not answered in 500 ms what it does"},
-      {of_short_call(), "timeout: acts 1->0, on rank 0 (receiver): a receive of up to 8 bytes from rank 1, tag 0, was "
-                        "not met: invocation 0 had not begun; that rank is late, or what it sends has another tag"},
+       "timeout: acts 1->0, on rank 0 (receiver): no message matched a receive of up to 8 bytes from rank 1 (tag 0, "
+       "invocation 0); that rank is late; rank 1 has not said in 500 ms what it is doing"},
+      {of_short_call(), "timeout: acts 1->0, on rank 0 (receiver): no message matched a receive of up to 8 bytes from "
+                        "rank 1 (tag 0, invocation 0); that rank is late, or its messages have another tag"},
       {of_receive_whose_sender(departure::died),
-       "peer_failed: acts 1->0, on rank 0: rank 1 is gone: it says why; restart the job to continue; a receive of up "
-       "to 8 bytes from rank 1, tag 0, was not met: invocation 0 had not begun"},
+       "peer_failed: acts 1->0, on rank 0: rank 1 is gone: it says why; restart the job to continue; no message "
+       "matched a receive of up to 8 bytes from rank 1 (tag 0, invocation 0)"},
       {of_receive_whose_sender(departure::vanished),
-       "peer_failed: acts 1->0, on rank 0: rank 1 is gone: it says why; restart the job to continue; a receive of up "
-       "to 8 bytes from rank 1, tag 0, was not met: invocation 0 had not begun"},
+       "peer_failed: acts 1->0, on rank 0: rank 1 is gone: it says why; restart the job to continue; no message "
+       "matched a receive of up to 8 bytes from rank 1 (tag 0, invocation 0)"},
       {of_receive_whose_sender(departure::failed),
-       "peer_failed: acts 1->0, on rank 0: rank 1 ended with it says why; a receive of up to 8 bytes from rank 1, tag "
-       "0, was not met: invocation 0 had not begun"},
+       "peer_failed: acts 1->0, on rank 0: rank 1 ended with it says why; no message matched a receive of up to 8 "
+       "bytes from rank 1 (tag 0, invocation 0)"},
       {of_receive_whose_sender(departure::cut_off),
-       "peer_failed: acts 1->0, on rank 0: rank 1 cannot be reached any more: it says why; cancel such a call and "
-       "await it, and the connection stays; a receive of up to 8 bytes from rank 1, tag 0, was not met: invocation 0 "
-       "had not begun"},
+       "peer_failed: acts 1->0, on rank 0: rank 1 can no longer be reached: it says why; to keep the connection, "
+       "cancel a call and await it before you destroy it; no message matched a receive of up to 8 bytes from rank 1 "
+       "(tag 0, invocation 0)"},
       {of_receive_whose_sender(departure::returned),
-       "peer_failed: acts 1->0, on rank 0: rank 1 has returned from rank_main; this receive has no sender; a receive "
-       "of up to 8 bytes from rank 1, tag 0, was not met: invocation 0 had not begun"},
+       "peer_failed: acts 1->0, on rank 0: rank 1 has returned from rank_main; this receive has no sender; no message "
+       "matched a receive of up to 8 bytes from rank 1 (tag 0, invocation 0)"},
       {of_untaken(false), "activations 0->1, on rank 0: rank 1 has not taken 5 of the 5 messages that were sent to it; "
                           "let it receive each message before it returns"},
       {of_untaken(true), "activations 0->1, on rank 0: rank 1 has not taken 2 of the 5 messages that were sent to it; "
@@ -282,29 +285,30 @@ TEST_CASE("messages about calls that do not end and ranks that leave have exactl
 TEST_CASE("messages about processes, variables and results files have exactly these sentences") {
   check_sentences({
       {of_fork(), "bad_argument: send of acts 0->1 was called in process 77, which fork() made of a rank's process; "
-                  "only the process that joined the job has a part in it, so let the child call exec, or end"},
+                  "only the process that joined the job has a part in it, so the child must call exec or end"},
       {of_variable("PARLEY_TUNABLEOP_TUNING", "maybe"),
        "malformed: PARLEY_TUNABLEOP_TUNING=maybe: must be 0 or 1; correct it or unset it"},
       {of_variable("PARLEY_TUNING", "maybe"), "malformed: PARLEY_TUNING=maybe: must be 0 or 1; correct it or unset it"},
-      {unknown_variables({"PARLEY_TUNNIG"}).at(0), "the environment has PARLEY_TUNNIG, which nothing reads; the known "
-                                                   "variable that is most like it is PARLEY_TUNING"},
+      {unknown_variables({"PARLEY_TUNNIG"}).at(0),
+       "parley knows no environment variable PARLEY_TUNNIG; the most similar known variable is PARLEY_TUNING"},
       {unknown_variables({"PARLEY_COLOUR_SCHEME"}).at(0),
-       "the environment has PARLEY_COLOUR_SCHEME, which nothing reads; docs/settings.md lists what there is"},
+       "parley knows no environment variable PARLEY_COLOUR_SCHEME; docs/settings.md lists the known variables"},
       {of_file("Validator,PARLEY_PROCESSOR,test\nop,a,x,1\n", {{"PARLEY_PROCESSOR", "another"}}),
        "r0.csv: validator PARLEY_PROCESSOR is test in the file and another here; the file is ignored and kept"},
       {of_file("Validator,PARLEY_WORLD,4\nacts/0>1,1MiB,x,1\n", {{"PARLEY_WORLD", "2"}}),
        "r0.csv: validator PARLEY_WORLD is 4 in the file and 2 here; the file is ignored and kept"},
       {of_file("Validator,PARLEY_WORLD,2\ngemm,n=1,fast,1\nacts/0>1,1MiB,x,1\n", {{"PARLEY_WORLD", "4"}}),
-       "r0.csv: validator PARLEY_WORLD is 2 in the file and 4 here; the file is ignored, but for 1 results of kernels, "
-       "and kept"},
+       "r0.csv: validator PARLEY_WORLD is 2 in the file and 4 here; the file is kept and ignored, except for 1 results "
+       "of kernels"},
       {of_device(), "/dev/zero: not a plain file; results are neither read nor written"},
       {of_locked_common_file(),
-       "r.csv keeps 1 results that this run decided otherwise: r.csv.lock is held by somebody"},
-      {of_locked_file(), "r0.csv.lock is held by somebody; the results are in r0.unmerged-0000000000000abc.csv: once "
-                         "that is mended, run `parley results merge -o r0.csv r0.unmerged-0000000000000abc.csv`"},
-      {of_full_disk(),
-       "io: the results are not kept anywhere: d/r3.csv: No space left on device; d/r3.unmerged-0000000000000001.csv: "
-       "No space left on device; make room or name another file in PARLEY_RESULTS"},
+       "r.csv keeps 1 results that differ from the decisions of this run: r.csv.lock is held by another process"},
+      {of_locked_file(),
+       "r0.csv.lock is held by another process; the results are in r0.unmerged-0000000000000abc.csv: once the problem "
+       "is fixed, run `parley results merge -o r0.csv r0.unmerged-0000000000000abc.csv`"},
+      {of_full_disk(), "io: the results could not be written anywhere: d/r3.csv: No space left on device; "
+                       "d/r3.unmerged-0000000000000001.csv: "
+                       "No space left on device; make room or name another file in PARLEY_RESULTS"},
   });
 }
 
@@ -323,8 +327,8 @@ TEST_CASE("the error for a mask that resembles a capability too much has exactly
         misspelt{"cuda12.4", "cuda12.4", "cuda_N"}, misspelt{"nccl-2", "nccl-2", "nccl_N"},
         misspelt{"nccl_2.28.9.1", "nccl_2.28.9.1", "nccl_N"}, misspelt{"memory_40GiB", "memory_40GiB", "memory_N"}}) {
     CHECK(of_variable("PARLEY_MASK", mask) ==
-          "malformed: PARLEY_MASK=" + mask + ": \"" + name + "\" is no capability, and too much like " + meant +
-              " for a config's own name; what can be masked is gpu, peer_access, nvlink, ipc, nccl, ucx, sm_90, "
-              "cuda_12.4, nccl_2.28, memory_40 and alike, or a config by its name; correct it or unset it");
+          "malformed: PARLEY_MASK=" + mask + ": \"" + name + "\" is not a capability, and too similar to " + meant +
+              " to be a config's own name; a mask names gpu, peer_access, nvlink, ipc, nccl, ucx, sm_90, cuda_12.4, "
+              "nccl_2.28, memory_40 and the like, or a config; correct it or unset it");
   }
 }

@@ -133,7 +133,7 @@ TEST_CASE("a contextual op reports for each kernel and key the config that runs,
     CHECK(d.config == "config_0");
     CHECK(d.source == actors::decision_source::trials);
     CHECK(d.time_ns == 5'000);
-    CHECK(d.why == "config_0 is the fastest by the longest of all ranks' averages, 0.005 ms");
+    CHECK(d.why == "config_0 is the fastest: its average on the slowest rank is 0.005 ms");
     REQUIRE(d.evidence.size() == 2);
     CHECK(d.evidence[1].config == "config_1");
     CHECK(d.evidence[1].time_ns == (r == 2 ? 9'000 : 1'000));

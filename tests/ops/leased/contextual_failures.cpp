@@ -248,10 +248,10 @@ TEST_CASE("when a rank never calls, the others time out and name it, and when it
       for (const rank_id r : others) {
         REQUIRE_FALSE(w.outcomes[r]);
         const std::string rank = "rank " + std::to_string(missing);
-        CHECK(
-            is(w.outcomes[r], {.code = dies ? errc::peer_failed : errc::timeout,
-                               .rank = r,
-                               .quotes = dies ? rank : "; " + rank + " has made 0 calls of it; it waits in no call"}));
+        CHECK(is(w.outcomes[r],
+                 {.code = dies ? errc::peer_failed : errc::timeout,
+                  .rank = r,
+                  .quotes = dies ? rank : "; " + rank + " has made 0 calls of it; it is not waiting in any call"}));
       }
     }
   }

@@ -193,8 +193,8 @@ TEST_CASE("a call that waits too long at a gate times out and names the rank it 
                           : "at the gate of campaign 1 for rank 2, which has not answered"}));
   const std::string said = outcome ? "" : outcome.reason().what();
   INFO(said);
-  CHECK(said.find(schedule ? "; rank 0 has not answered in 25 ms what it does"
-                           : "; rank 2 has not answered in 25 ms what it does") != std::string::npos);
+  CHECK(said.find(schedule ? "; rank 0 has not said in 25 ms what it is doing"
+                           : "; rank 2 has not said in 25 ms what it is doing") != std::string::npos);
   const std::string& left = job.disk[1].files["box/parley-flight-1.json"];
   CHECK(left.find("\"why\":\"timeout: gradients") != std::string::npos);
   CHECK(left.find("at the gate of campaign 1") != std::string::npos);

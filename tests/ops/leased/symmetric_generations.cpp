@@ -223,7 +223,7 @@ TEST_CASE("when a coordinator throws again and again, tuning of its op ends with
     CHECK(job.campaign(bytes)->chosen().why.find("no id to be had") != std::string::npos);
   }
   REQUIRE(job[0].warnings().size() == 2);
-  CHECK(job[0].warnings()[1].find("its tuning has ended") != std::string::npos);
+  CHECK(job[0].warnings()[1].find("tuning of the op has ended") != std::string::npos);
   CHECK(job.sources[0]->throws == 1'000'000 - 4);
 }
 
@@ -408,5 +408,5 @@ TEST_CASE("the leader names a member that breaks its promise, and the generation
   check_breach(broken[0], "S7", 0, 2);
   CHECK(job.end(0).lease_coordinator()->statistics().broken_promises == 1);
   for (const auto& log : job.logs)
-    CHECK(is(log.outcomes.back(), {.code = errc::closed, .quotes = "rank 2 went back on what it had promised (S7)"}));
+    CHECK(is(log.outcomes.back(), {.code = errc::closed, .quotes = "rank 2 broke its promise (S7)"}));
 }

@@ -62,7 +62,7 @@ TEST_CASE("a candidate with wrong numbers on one member is excluded on all membe
   REQUIRE(c != nullptr);
   REQUIRE(c->excluded().size() == 1);
   CHECK(c->excluded()[0].why.find("on rank 2 its numbers") != std::string::npos);
-  CHECK(c->excluded()[0].why.find("its numbers are not the default's: element 0 is ") != std::string::npos);
+  CHECK(c->excluded()[0].why.find("its results differ from the default's: element 0 is ") != std::string::npos);
   CHECK(ran_on(*job.lib.places[0]).count(configs[1]->digest()) == 0);
   for (rank_id r = 0; r < 3; ++r) {
     const auto decisions = job[r].decisions();
@@ -71,7 +71,7 @@ TEST_CASE("a candidate with wrong numbers on one member is excluded on all membe
     for (const auto& e : decisions[0].decision.evidence) {
       if (e.digest != configs[1]->digest()) continue;
       CHECK(e.repetitions == 0);
-      named = e.detail.find("its numbers are not the default's") != std::string::npos;
+      named = e.detail.find("its results differ from the default's") != std::string::npos;
     }
     CHECK(named);
   }
@@ -137,7 +137,7 @@ TEST_CASE("an op that cannot compare its candidates runs its default alone, and 
   CHECK(ran_on(*job.lib.places[0]).size() == 1);
   for (rank_id r = 0; r < 2; ++r) {
     REQUIRE(job[r].warnings().size() == 1);
-    CHECK(job[r].warnings()[0].find("give it a communicator_source") != std::string::npos);
+    CHECK(job[r].warnings()[0].find("give the op a communicator_source") != std::string::npos);
     CHECK(job.end(r).participant().unavailable.size() == 2);
   }
   symmetric_options op;

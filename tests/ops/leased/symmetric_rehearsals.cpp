@@ -309,7 +309,7 @@ TEST_CASE("without a communicator for rehearsals the default stays, and an error
   SUBCASE("a member refuses") { job.sources[1]->refuse = true; }
   SUBCASE("a member makes none and does not say so") {
     job.sources[1]->makes_none = true;
-    why = "its communicator_source has made no communicator";
+    why = "its communicator_source returned no communicator";
   }
   job.start(4000, {600'000, 1'000});
   job.finish();

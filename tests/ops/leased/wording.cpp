@@ -201,7 +201,7 @@ TEST_CASE("errors of calls without headers and of tuned thunks have exactly thes
   check_sentences({
       {of_call_alone(),
        "timeout: gradients 0->1, invocation 0, on rank 0: config library: timeout; rank 1 has made 0 calls of it of "
-       "that size; it waits in no call"},
+       "that size; it is not waiting in any call"},
       {of_lost_member(true),
        "peer_failed: gradients 0->1, on rank 0: rank 1 is gone: killed by signal 9; restart the job to continue; "
        "invocation 0 was in flight"},
@@ -225,13 +225,15 @@ TEST_CASE("errors of calls without headers and of tuned thunks have exactly thes
       {of_declaration([](symmetric_options& op) { op.ranks = {0, 0}; }),
        "bad_argument: op gradients: member 0 is outside the world of 2 or listed twice"},
       {of_thunk_alone(0),
-       "timeout: layer 0->1, invocation 0, on rank 0: rank 1 did not come to the end of it in time; see what holds it "
-       "up, or allow more time; rank 1 has made 0 calls of it; it waits in no call; rank 0 also waits in: call of "
-       "layer 0->1, call 0, 0 bytes: waits for rank 1 (what the others say of their runs) since 1.0 s"},
+       "timeout: layer 0->1, invocation 0, on rank 0: rank 1 did not finish this invocation in time; see what holds it "
+       "up, or allow more time; rank 1 has made 0 calls of it; it is not waiting in any call; rank 0 also waits in: "
+       "call of "
+       "layer 0->1, call 0, 0 bytes: waits for rank 1 (reports on the runs of other ranks) since 1.0 s"},
       {of_thunk_alone(1),
-       "timeout: layer 0->1, invocation 0, on rank 1: rank 0, which leads, has not answered in time; rank 0 has made "
-       "0 calls of it; it waits in no call; rank 1 also waits in: call of layer 0->1, call 0, 0 bytes: waits for rank "
-       "0 (what the others say of their runs) since 1.1 s"},
+       "timeout: layer 0->1, invocation 0, on rank 1: rank 0, the leader, has not answered in time; rank 0 has made "
+       "0 calls of it; it is not waiting in any call; rank 1 also waits in: call of layer 0->1, call 0, 0 bytes: waits "
+       "for rank "
+       "0 (reports on the runs of other ranks) since 1.1 s"},
       {of_thunk_with_lost_rank(),
        "peer_failed: layer 0->1, invocation 0, on rank 0: layer 0->1, on rank 0: rank 1 is gone: killed by signal 9; "
        "restart the job to continue"},

@@ -76,13 +76,14 @@ TEST_CASE("a schedule survives conversion to text and back, and parsing adds mes
 
 TEST_CASE("a wrong schedule is refused with its fault before it runs") {
   CHECK(refused("") == "malformed: schedule:1:1: it has no action");
-  CHECK(refused("0F0, 0X1\n") ==
-        "malformed: schedule:1:6: \"0X1\" is no action; write a stage, F, B, SEND_F, RECV_F, SEND_B or RECV_B, and a "
-        "microbatch, such as 0F0");
+  CHECK(
+      refused("0F0, 0X1\n") ==
+      "malformed: schedule:1:6: \"0X1\" is not an action; write a stage, F, B, SEND_F, RECV_F, SEND_B or RECV_B, and a "
+      "microbatch, such as 0F0");
   CHECK(refused("0F0 0B0x\n").find("schedule:1:8: a comma belongs between two actions") != std::string::npos);
   CHECK(refused("0F0,0B0\n1F0\n") == "bad_argument: schedule: 1B0 is missing");
   CHECK(refused("0F0,0SEND_F0,0B0\n1F0,1B0\n") ==
-        "bad_argument: schedule: 0RECV_B0 is missing; where messages are listed, all have to be");
+        "bad_argument: schedule: 0RECV_B0 is missing; if messages are listed, all of them must be");
   CHECK(refused("0F0,0B0,0F0\n") == "bad_argument: schedule: 0F0 on rank 0 is listed twice");
   CHECK(refused("0F0,0B0,1F0,1B0\n1F0\n") == "bad_argument: schedule: 1RECV_F0 on rank 1: that stage is on rank 0");
   CHECK(refused("0F0,0B0,0SEND_F0\n") == "bad_argument: schedule: 0SEND_F0 on rank 0 crosses no boundary");

@@ -214,7 +214,7 @@ TEST_CASE("more receives than words, and devices that cannot wait for words, are
   const std::size_t streams = gpu.streams();
   const std::size_t events = gpu.events();
   CHECK_THROWS_WITH(cuda_copies(gpu, 0),
-                    doctest::Contains("unavailable: device 0 cannot say by a word that it has copied"));
+                    doctest::Contains("unavailable: device 0 cannot write a word to memory when it has copied"));
   CHECK(gpu.streams() == streams);
   CHECK(gpu.events() == events);
 }

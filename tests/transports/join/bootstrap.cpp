@@ -121,7 +121,7 @@ TEST_CASE("an all-gather function that returns missing, foreign or swapped entri
   };
   refused([](auto& all) { all.pop_back(); }, "it gave 2 entries");
   refused([](auto& all) { std::swap(all[0], all[2]); }, "in the order of ranks");
-  refused([](auto& all) { all[2].clear(); }, "not what a rank of parley gives");
+  refused([](auto& all) { all[2].clear(); }, "not from a rank of parley");
   refused([](auto& all) { all[2].pop_back(); }, "the entry of rank 2");
   refused([](auto& all) { all[2].push_back(std::byte{0}); }, "the entry of rank 2");
   CHECK_THROWS_AS(

@@ -116,7 +116,7 @@ TEST_CASE("a rank restarts at most as often as rank 0 allows, and rank 0 never r
   party eager(job.io, options, job.key);
   REQUIRE(job.ended(eager));
   CHECK(eager.code() == errc::bad_argument);
-  CHECK_MESSAGE(eager.text().find("PARLEY_MAX_RESTARTS=2 there, and this is its restart 3") != std::string::npos,
+  CHECK_MESSAGE(eager.text().find("rank 0 has PARLEY_MAX_RESTARTS=2, and this is restart 3") != std::string::npos,
                 eager.text());
   const auto last = job.come(1, most);
   REQUIRE(job.ended(*last));
@@ -277,7 +277,9 @@ TEST_CASE("a new process must run on the host and machine kind of the process be
     party elsewhere(job.io, may_restart(1, 2, job.at, 1), job.key, me);
     REQUIRE(job.ended(elsewhere));
     CHECK(elsewhere.code() == errc::bad_argument);
-    CHECK_MESSAGE(elsewhere.text().find("on the host of the process before it") != std::string::npos, elsewhere.text());
+    CHECK_MESSAGE(elsewhere.text().find("on the same host and the same kind of machine as the process before it") !=
+                      std::string::npos,
+                  elsewhere.text());
   }
   CHECK(job.ranks[0]->back.empty());
   const auto anew = job.come(1, 1);

@@ -109,7 +109,7 @@ TEST_CASE("values that contradict one another are an error") {
   refused(without(parley_run, "PARLEY_WORLD"), {"PARLEY_WORLD is not set", "PARLEY_RANK"});
   refused(without(parley_run, "PARLEY_RANK"), {"PARLEY_RANK is not set", "PARLEY_WORLD"});
   refused({{"PARLEY_RANK", "0"}, {"PARLEY_WORLD", "2"}},
-          {"PARLEY_RENDEZVOUS is not set", "without the launcher that sets them", "parley run -n N", "unset both"});
+          {"PARLEY_RENDEZVOUS is not set", "but not by their launcher", "parley run -n N", "unset both"});
   refused(changed(parley_run, "PARLEY_LOCAL_SIZE", "5"), {"PARLEY_LOCAL_SIZE=5", "PARLEY_WORLD=4"});
   refused(changed(parley_run, "PARLEY_LOCAL_SIZE", "2"), {"PARLEY_LOCAL_RANK=2"});
   refused(changed(parley_run, "PARLEY_RENDEZVOUS_FD", "6"), {"PARLEY_RENDEZVOUS_FD=6", "only rank 0"});
@@ -134,7 +134,7 @@ TEST_CASE("the restart limit and the restart count are read, and refused where n
                   {"MASTER_ADDR", "node0"},
                   {"MASTER_PORT", "29500"},
                   {"PARLEY_MAX_RESTARTS", "1"}};
-  refused(torch, {"PARLEY_MAX_RESTARTS=1", "PARLEY_RENDEZVOUS must be set"});
+  refused(torch, {"PARLEY_MAX_RESTARTS=1", "PARLEY_RENDEZVOUS must also be set"});
 }
 
 TEST_CASE("torchrun's variables are read, and the port after its store's port is used") {

@@ -139,9 +139,10 @@ TEST_CASE(
     "a rank that throws no std::exception exits with an error that says so, and the other rank quotes that error") {
   const job_run run("throws_a_number", 2);
   CHECK(run.end.ranks[1].kind == transports::rank_end::how::exited);
-  // The library writes this sentence only for a rank that throws something that is no std::exception.
-  const std::string said = "exception: the program threw something that is no std::exception; throw one, so that its "
-                           "text can be shown";
+  // The library writes this sentence only for a rank that throws an object that is not a std::exception.
+  const std::string said =
+      "exception: the program threw an object that is not a std::exception; throw a std::exception, so that its "
+      "text can be shown";
   CHECK_MESSAGE(run.says(1, {("rank 1: " + said).c_str()}), run.all);
   CHECK_MESSAGE(
       is(run.error_of(0, "last call"),

@@ -87,7 +87,7 @@ inline task<> unlike_messages(dataflow& flow, here* h, p2p pairs) {
   check_told(outcomes[0], errc::buffer_too_small,
              {in_invocation(0, h, role), "a buffer of 1199996 bytes", "the message of 1200000 bytes"});
   check_told(outcomes[1], errc::declaration_mismatch,
-             {in_invocation(1, h, role), "which is for i32 elements, and the message has f32 elements"});
+             {in_invocation(1, h, role), "which is for i32 elements, but the message has f32 elements"});
   CHECK(outcomes[2]);
   CHECK(std::all_of(floats.begin(), floats.end(), [](float x) { return x == 1.5F; }));
   CHECK(at.clean());
@@ -226,8 +226,8 @@ inline task<> asymmetric_neighbours(here* h) {
     co_await wait_here(10_ms);
     how = co_await attempt(with_dataflow(halo_case::exchange, &plan, 1, device_stream{}));
   }
-  const std::string why =
-      "op one-sided rims: rank 0 has rank 1 as a neighbour, and rank 1 has none as its own; let both name each other";
+  const std::string why = "op one-sided rims: rank 0 has rank 1 as a neighbour, but rank 1's neighbours are none; list "
+                          "each as a neighbour of the other";
   check_told(how, errc::declaration_mismatch, {why});
   const result<> next = co_await attempt(with_dataflow(halo_case::exchange, &plan, 1, device_stream{}));
   check_told(next, errc::declaration_mismatch, {why});
