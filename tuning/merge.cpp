@@ -108,13 +108,13 @@ std::optional<candidate> candidate_of(const merged& all, std::size_t config, var
 }
 
 /// Participants that run the same config in a mixture.
-using places = std::vector<std::size_t>;
+using place_list = std::vector<std::size_t>;
 
-std::vector<places> groups_that_lack(const merged& all, const candidate& of, bool like_ranks_together) {
-  std::vector<places> groups;
+std::vector<place_list> groups_that_lack(const merged& all, const candidate& of, bool like_ranks_together) {
+  std::vector<place_list> groups;
   for (std::size_t place = 0; place < of.variants.size(); ++place) {
     if (of.variants[place] == of.config) continue;
-    const auto alike = std::find_if(groups.begin(), groups.end(), [&](const places& g) {
+    const auto alike = std::find_if(groups.begin(), groups.end(), [&](const place_list& g) {
       return like_ranks_together && all.participants[g.front()].available == all.participants[place].available;
     });
     if (alike == groups.end()) {
@@ -127,10 +127,10 @@ std::vector<places> groups_that_lack(const merged& all, const candidate& of, boo
 }
 
 /// Looks for the mixture of that name among those that the groups can make.
-std::optional<candidate> find_among(const merged& all, const candidate& of, const std::vector<places>& groups,
+std::optional<candidate> find_among(const merged& all, const candidate& of, const std::vector<place_list>& groups,
                                     std::string_view name) {
   std::vector<std::vector<std::size_t>> choices;
-  for (const places& g : groups) {
+  for (const place_list& g : groups) {
     auto& own = choices.emplace_back();
     for (std::size_t config = 0; config < all.configs.size(); ++config) {
       if (all.serves(g.front(), config, of.config)) own.push_back(config);

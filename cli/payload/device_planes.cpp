@@ -25,7 +25,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds for_one_step{5};
-constexpr std::size_t bytes = 10'000;  // more than travels with a message's header
+constexpr std::size_t tried_bytes = 10'000;  // more than travels with a message's header
 
 struct outcome_of_step final : runtime::completion {
   outcome_of_step() noexcept : completion(&on_over) {}
@@ -51,10 +51,10 @@ class two_ends final : private runtime::link::handler {
 
   /// Throws `failure`.
   void exchange() {
-    sent_ = cuda_memory::on_device(a_.driver(), a_.device(), bytes);
-    received_ = cuda_memory::on_device(b_.driver(), b_.device(), bytes);
-    std::vector<std::byte> data(bytes);
-    for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<std::byte>(i * 31 + i / 256);
+    sent_ = cuda_memory::on_device(a_.driver(), a_.device(), tried_bytes);
+    received_ = cuda_memory::on_device(b_.driver(), b_.device(), tried_bytes);
+    std::vector<std::byte> data(tried_bytes);
+    for (std::size_t i = 0; i < tried_bytes; ++i) data[i] = static_cast<std::byte>(i * 31 + i / 256);
     step([&](outcome_of_step& over) { return a_.copy(sent_.bytes(), data, &over); });
     net(1).listen(runtime::link::channel::data, this);
     const std::array<std::byte, 8> header{};
@@ -62,7 +62,7 @@ class two_ends final : private runtime::link::handler {
       return net(0).send(1, runtime::link::channel::data, header, sent_.bytes(), &over);
     });
     wait_for(fetched_);
-    std::vector<std::byte> came(bytes);
+    std::vector<std::byte> came(tried_bytes);
     step([&](outcome_of_step& over) { return b_.copy(came, received_.bytes(), &over); });
     if (came != data) runtime::raise({errc::device_failed, "the received message differs from the sent one"});
   }

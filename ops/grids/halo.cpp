@@ -726,14 +726,14 @@ void halo_plan::pack(runtime::dataflow& flow, std::vector<flow_work>& all) {
 }
 
 namespace {
-runtime::task<> exchange_in(runtime::dataflow& flow, halo_plan* plan, runtime::device_stream stream) {
+runtime::task<> exchange_plan_in(runtime::dataflow& flow, halo_plan* plan, runtime::device_stream stream) {
   auto moving = plan->start(flow, stream);
   co_await moving;
 }
 }  // namespace
 
 runtime::task<> halo_plan::exchange(runtime::device_stream stream) {
-  return runtime::with_dataflow(exchange_in, this, stream);
+  return runtime::with_dataflow(exchange_plan_in, this, stream);
 }
 
 flow_work halo_plan::start(runtime::dataflow& flow, runtime::device_stream stream) {

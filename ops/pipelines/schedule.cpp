@@ -29,7 +29,7 @@ constexpr std::array<action_name, 6> names{{{"F", kind::forward},
 
 /// The action that `a` depends on, apart from the earlier actions of its list. For a receive that is the neighbouring stage's send,
 /// otherwise an action of the same stage.
-std::optional<pipeline_action> needs(const pipeline_schedule& s, const pipeline_action& a) {
+std::optional<pipeline_action> need_of(const pipeline_schedule& s, const pipeline_action& a) {
   const std::uint32_t last = s.stages - 1;
   switch (a.what) {
     case kind::forward:
@@ -289,11 +289,11 @@ bool walk(const pipeline_schedule& s, const Done& done, std::vector<std::size_t>
         const pipeline_action& a = list[reached[r]];
         char& this_one = happened[a];
         // Ranks only post a receive and continue. The action that needs the received data waits for the receive, and so for its send.
-        auto wanted = needs(s, a);
+        auto wanted = need_of(s, a);
         if (!a.computes() && !a.sends()) wanted.reset();
         if (wanted && happened[*wanted] == 0) break;
         if (wanted && !wanted->computes() && !wanted->sends()) {
-          const auto sent = needs(s, *wanted);
+          const auto sent = need_of(s, *wanted);
           if (happened[*sent] == 0) break;
         }
         done(static_cast<rank_id>(r), a);
@@ -358,8 +358,8 @@ runtime::result<> check(const pipeline_schedule& s) {
   for (std::size_t r = 0; r < s.ranks.size(); ++r) {
     if (reached[r] == s.ranks[r].size()) continue;
     const pipeline_action& at = s.ranks[r][reached[r]];
-    auto wanted = needs(s, at);
-    if (wanted && !wanted->computes() && !wanted->sends()) wanted = needs(s, *wanted);  // what a receive waits for
+    auto wanted = need_of(s, at);
+    if (wanted && !wanted->computes() && !wanted->sends()) wanted = need_of(s, *wanted);  // what a receive waits for
     stuck += (stuck.empty() ? "" : ", ") + std::string("rank ") + std::to_string(r) + " at " + text_of(at) +
              (wanted ? ", which needs " + text_of(*wanted) : "");
   }
@@ -380,8 +380,8 @@ pipeline_estimate estimate(const pipeline_schedule& s, const pipeline_times& t) 
       s,
       [&](rank_id r, const pipeline_action& a) {
         if (!a.computes() && !a.sends()) return;
-        auto wanted = needs(s, a);
-        if (wanted && !wanted->computes()) wanted = needs(s, *wanted);
+        auto wanted = need_of(s, a);
+        if (wanted && !wanted->computes()) wanted = need_of(s, *wanted);
         if (a.sends()) {
           ended[a] = at(wanted);
           return;

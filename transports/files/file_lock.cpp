@@ -28,7 +28,7 @@ using clock = std::chrono::steady_clock;
 constexpr auto shortest_pause = std::chrono::milliseconds(1);
 constexpr auto longest_pause = std::chrono::milliseconds(20);
 
-error refused(const std::string& name, const char* step, int reason) {
+error cannot(const std::string& name, const char* step, int reason) {
   return {errc::io, name + ": cannot " + step + ": " + std::strerror(reason)};
 }
 
@@ -116,7 +116,7 @@ result<file_lock> file_lock::take(const std::string& path, std::int64_t patience
   const std::string name = path + ".lock";
   std::string fresh = name + ".XXXXXX";
   const int fd = make_fresh(fresh);
-  if (fd < 0) return refused(name, "make it", errno);
+  if (fd < 0) return cannot(name, "make it", errno);
   const auto until = clock::now() + std::chrono::nanoseconds(patience_ns);
   const auto give_up = [&](error why) {
     ::unlink(fresh.c_str());
@@ -126,7 +126,7 @@ result<file_lock> file_lock::take(const std::string& path, std::int64_t patience
   for (auto pause = shortest_pause;; pause = std::min(2 * pause, longest_pause)) {
     const int reason = ::link(fresh.c_str(), name.c_str()) == 0 ? 0 : errno;
     if (reason == 0 || is_at(name, fd)) break;  // NFS may create the link and still report a failure
-    if (reason != EEXIST) return give_up(refused(name, "make it", reason));
+    if (reason != EEXIST) return give_up(cannot(name, "make it", reason));
     const auto seen = look_and_clear(name);
     if (clock::now() >= until)
       return give_up({errc::timeout, name + " is held by " + (seen ? seen->holder : "a series of processes") +

@@ -75,8 +75,8 @@ void prepare(stream::socket& connected) {
 stream::stream(socket connected, std::weak_ptr<stream_owner> owner, wire::direction outbound)
     : socket_(std::move(connected)), owner_(std::move(owner)), outbound_(outbound), patience_(socket_.get_executor()) {
   error_code unknown;
-  const auto endpoint = socket_.remote_endpoint(unknown);
-  peer_ = unknown ? "a client that is gone" : endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
+  const auto peer_end = socket_.remote_endpoint(unknown);
+  peer_ = unknown ? "a client that is gone" : peer_end.address().to_string() + ":" + std::to_string(peer_end.port());
 }
 
 void stream::start() { read(); }

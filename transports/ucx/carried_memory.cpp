@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t key_version = 0x3279656b79707270;  // change it when the format of keys or messages changes
 
-enum class kind : std::uint16_t { none, put, get, got, fence, fenced };
+enum class carried_kind : std::uint16_t { none, put, get, got, fence, fenced };
 
 bool inside(std::uint64_t outer, std::uint64_t outer_bytes, std::uint64_t inner, std::uint64_t inner_bytes) noexcept {
   return inner >= outer && inner_bytes <= outer_bytes && inner - outer <= outer_bytes - inner_bytes;
@@ -83,7 +83,7 @@ std::optional<landings::fence> landings::take_done() {
 
 /// The header of every message. It is as long as a stamp, so that the link's fast path for small messages applies.
 struct carried_memory::message {
-  kind what = kind::none;
+  carried_kind what = carried_kind::none;
   std::uint16_t restarts = 0;  // of rank `from`
   rank_id from = 0;
   std::uint64_t region = 0;
@@ -96,7 +96,7 @@ struct carried_memory::message {
 };
 
 struct carried_memory::visit : completion {
-  visit(carried_memory& o, rank_id p, const message& m, kind k)
+  visit(carried_memory& o, rank_id p, const message& m, carried_kind k)
       : completion(&on_done), owner(o), peer(p), region(m.region), number(m.number), what(k) {}
   static void on_done(completion& self, errc outcome) noexcept {
     auto& mine = static_cast<visit&>(self);
@@ -106,11 +106,11 @@ struct carried_memory::visit : completion {
   rank_id peer;
   std::uint64_t region;
   std::uint64_t number;
-  kind what;
+  carried_kind what;
 };
 
 struct carried_memory::request : completion {
-  request(carried_memory& o, rank_id p, kind k, completion* d)
+  request(carried_memory& o, rank_id p, carried_kind k, completion* d)
       : completion(&on_done), owner(o), peer(p), what(k), done(d) {}
   // The link has fetched the payload of a get, or failed to.
   static void on_done(completion& self, errc outcome) noexcept {
@@ -119,7 +119,7 @@ struct carried_memory::request : completion {
   }
   carried_memory& owner;
   rank_id peer;
-  kind what;
+  carried_kind what;
   completion* done;
   std::uint64_t id = 0;
   std::span<std::byte> into;  // where a get writes
@@ -176,18 +176,18 @@ void carried_memory::on_arrival(arrival&& arrived) noexcept {
   message m;
   const auto header = arrived.header();
   if (header.size() == sizeof m) std::memcpy(&m, header.data(), sizeof m);
-  if (m.from >= link_.world_size()) m.what = kind::none;
+  if (m.from >= link_.world_size()) m.what = carried_kind::none;
   const auto known = restarts_of_.find(m.from);
-  if (m.what != kind::none && m.restarts != (known == restarts_of_.end() ? 0 : known->second)) {
+  if (m.what != carried_kind::none && m.restarts != (known == restarts_of_.end() ? 0 : known->second)) {
     ++counters_.foreign;
     return;
   }
   switch (m.what) {
-    case kind::put: on_put(m, std::move(arrived)); break;
-    case kind::get: on_get(m); break;
-    case kind::got: on_got(m, std::move(arrived)); break;
-    case kind::fence: on_fence(m, std::move(arrived)); break;
-    case kind::fenced: on_fenced(m); break;
+    case carried_kind::put: on_put(m, std::move(arrived)); break;
+    case carried_kind::get: on_get(m); break;
+    case carried_kind::got: on_got(m, std::move(arrived)); break;
+    case carried_kind::fence: on_fence(m, std::move(arrived)); break;
+    case carried_kind::fenced: on_fenced(m); break;
     default: ++counters_.malformed; break;
   }
 }
@@ -209,7 +209,7 @@ void carried_memory::on_put(const message& m, arrival&& arrived) {
     note_landed(m.from, m.number, link_.fetch(std::move(arrived), into, nullptr));
     return;
   }
-  auto made = std::make_unique<visit>(*this, m.from, m, kind::put);
+  auto made = std::make_unique<visit>(*this, m.from, m, carried_kind::put);
   visit& v = *made;
   visits_.push_back(std::move(made));
   const errc started = link_.fetch(std::move(arrived), into, &v);
@@ -219,7 +219,7 @@ void carried_memory::on_put(const message& m, arrival&& arrived) {
 void carried_memory::on_get(const message& m) {
   const region* const at = find(m);
   message answer;
-  answer.what = kind::got;
+  answer.what = carried_kind::got;
   answer.from = link_.rank();
   answer.request = m.request;
   if (at == nullptr || visits_.size() >= most_visits) {
@@ -229,7 +229,7 @@ void carried_memory::on_get(const message& m) {
     return;
   }
   const auto part = at->bytes.subspan(m.address - reinterpret_cast<std::uint64_t>(at->bytes.data()), m.bytes);
-  auto made = std::make_unique<visit>(*this, m.from, m, kind::get);
+  auto made = std::make_unique<visit>(*this, m.from, m, carried_kind::get);
   visit& v = *made;
   visits_.push_back(std::move(made));
   const errc started = say(m.from, answer, part, &v);
@@ -239,7 +239,7 @@ void carried_memory::on_get(const message& m) {
 void carried_memory::left(visit& v, errc outcome) noexcept {
   const rank_id peer = v.peer;
   const std::uint64_t number = v.number;
-  const bool was_put = v.what == kind::put;
+  const bool was_put = v.what == carried_kind::put;
   if (was_withdrawn(v.region)) outcome = errc::none;
   std::erase_if(visits_, [&](const auto& each) { return each.get() == &v; });
   if (was_put) note_landed(peer, number, outcome);
@@ -283,7 +283,7 @@ void carried_memory::answer_fences(rank_id from) {
 
 void carried_memory::answer_fence(rank_id from, std::uint64_t asked, errc outcome) noexcept {
   message answer;
-  answer.what = kind::fenced;
+  answer.what = carried_kind::fenced;
   answer.from = link_.rank();
   // `cancelled` is reserved for operations that the origin itself cancelled.
   answer.outcome = static_cast<std::uint64_t>(outcome == errc::cancelled ? errc::unavailable : outcome);
@@ -304,7 +304,7 @@ errc carried_memory::put(rank_id to, const carried_key& key, std::uint64_t addre
   if (!covers(key, address, data.size())) return errc::bad_argument;
   std::uint64_t& started = puts_started_[to];
   message m;
-  m.what = kind::put;
+  m.what = carried_kind::put;
   m.from = link_.rank();
   m.region = key.number;
   m.token = key.token;
@@ -330,12 +330,12 @@ errc carried_memory::get(rank_id from, const carried_key& key, std::uint64_t add
                          completion* done) {
   if (!covers(key, address, into.size())) return errc::bad_argument;
   message m;
-  m.what = kind::get;
+  m.what = carried_kind::get;
   m.region = key.number;
   m.token = key.token;
   m.address = address;
   m.bytes = into.size();
-  auto asked = std::make_unique<request>(*this, from, kind::get, done);
+  auto asked = std::make_unique<request>(*this, from, carried_kind::get, done);
   asked->into = into;
   return ask(from, m, std::move(asked));
 }
@@ -345,10 +345,10 @@ errc carried_memory::fence(rank_id to, completion* done) { return announce(to, o
 errc carried_memory::announce(rank_id to, channel on, std::span<const std::byte> header, completion* done) {
   if (header.size() > runtime::link::max_header_bytes) return errc::bad_argument;
   message m;
-  m.what = kind::fence;
+  m.what = carried_kind::fence;
   m.address = static_cast<std::uint64_t>(on);
   m.number = puts_started_[to];
-  auto asked = std::make_unique<request>(*this, to, kind::fence, done);
+  auto asked = std::make_unique<request>(*this, to, carried_kind::fence, done);
   return ask(to, m, std::move(asked), header);
 }
 
@@ -356,7 +356,7 @@ void carried_memory::on_got(const message& m, arrival&& arrived) {
   const auto known = requests_.find(m.request);
   if (known == requests_.end()) return;
   request& asked = *known->second;
-  if (asked.peer != m.from || asked.what != kind::get || asked.fetching) return;
+  if (asked.peer != m.from || asked.what != carried_kind::get || asked.fetching) return;
   errc outcome = outcome_of(m.outcome);
   if (outcome == errc::none && asked.cancelled) outcome = errc::cancelled;
   if (outcome == errc::none && arrived.length() != asked.into.size()) outcome = errc::malformed;
@@ -369,7 +369,7 @@ void carried_memory::on_got(const message& m, arrival&& arrived) {
 
 void carried_memory::on_fenced(const message& m) {
   const auto known = requests_.find(m.request);
-  if (known == requests_.end() || known->second->peer != m.from || known->second->what != kind::fence) return;
+  if (known == requests_.end() || known->second->peer != m.from || known->second->what != carried_kind::fence) return;
   end(m.request, outcome_of(m.outcome));
 }
 

@@ -19,7 +19,7 @@ using runtime::rank_id;
 
 namespace {
 
-enum class kind : std::uint16_t { none, question, readable, unreadable, lent, taken, again, repaid, withdrawn };
+enum class loan_kind : std::uint16_t { none, question, readable, unreadable, lent, taken, again, repaid, withdrawn };
 
 enum class read_outcome : std::uint8_t { read, taken_back, gone, unreadable };
 
@@ -46,7 +46,7 @@ read_outcome read_memory(pid_t process, std::uint64_t from, std::span<std::byte>
 
 /// The header of every message. It is as long as a stamp, so that the link's fast path for small messages applies.
 struct lent_payloads::message {
-  kind what = kind::none;
+  loan_kind what = loan_kind::none;
   std::uint16_t restarts = 0;  // of rank `from`
   rank_id from = 0;
   std::uint64_t number = 0;
@@ -121,7 +121,7 @@ bool lent_payloads::may_lend(rank_id to, std::size_t bytes) {
   neighbour& peer = neighbours_[to];
   if (peer.state == lending::unasked) {
     message m;
-    m.what = kind::question;
+    m.what = loan_kind::question;
     if (chosen_.may) m.process = ::getpid();
     m.address = address_of(&token_);
     m.token = token_;
@@ -137,7 +137,7 @@ errc lent_payloads::lend(rank_id to, channel on, std::span<const std::byte> head
   made->number = ++last_;
   made->guard = made->number;
   message m;
-  m.what = kind::lent;
+  m.what = loan_kind::lent;
   m.number = made->number;
   m.address = address_of(payload.data());
   m.bytes = payload.size();
@@ -191,7 +191,7 @@ bool lent_payloads::copy_on(reading& r) noexcept {
       return true;
     case read_outcome::unreadable: {
       message m;
-      m.what = kind::again;
+      m.what = loan_kind::again;
       m.number = r.number;
       r.failed = say(r.from, m);
       if (r.failed != errc::none) return false;
@@ -224,7 +224,7 @@ void lent_payloads::drop(const void* held) noexcept {
 
 void lent_payloads::give_back(const reading& r) noexcept {
   message m;
-  m.what = kind::taken;
+  m.what = loan_kind::taken;
   m.number = r.number;
   static_cast<void>(say(r.from, m));
 }
@@ -333,21 +333,21 @@ void lent_payloads::on_arrival(arrival&& arrived) noexcept {
   const auto from = neighbours_.find(m.from);
   if (m.from >= link_.world_size() || m.restarts != (from == neighbours_.end() ? 0 : from->second.restarts)) return;
   switch (m.what) {
-    case kind::question: return on_question(m);
-    case kind::readable:
-    case kind::unreadable:
+    case loan_kind::question: return on_question(m);
+    case loan_kind::readable:
+    case loan_kind::unreadable:
       if (from != neighbours_.end() && from->second.state == lending::asked)
-        from->second.state = m.what == kind::readable ? lending::yes : lending::no;
+        from->second.state = m.what == loan_kind::readable ? lending::yes : lending::no;
       return;
-    case kind::lent: return on_lent(m, arrived);
-    case kind::taken:
+    case loan_kind::lent: return on_lent(m, arrived);
+    case loan_kind::taken:
       if (const auto l = loans_.find(m.number); l != loans_.end() && l->second->to == m.from && !l->second->sending)
         end_loan(m.number, l->second->guard == m.number ? errc::none : errc::peer_failed);  // 0: taken back
       return;
-    case kind::again: return on_again(m);
-    case kind::repaid: return on_repaid(m, std::move(arrived));
-    case kind::withdrawn: return on_withdrawn(m);
-    case kind::none: return;
+    case loan_kind::again: return on_again(m);
+    case loan_kind::repaid: return on_repaid(m, std::move(arrived));
+    case loan_kind::withdrawn: return on_withdrawn(m);
+    case loan_kind::none: return;
   }
 }
 
@@ -358,7 +358,7 @@ void lent_payloads::on_question(const message& m) {
                         read_memory(static_cast<pid_t>(m.process), m.address, into, m.address, m.token) == read_outcome::read;
   if (can_read) neighbours_[m.from].process = m.process;
   message answer;
-  answer.what = can_read ? kind::readable : kind::unreadable;
+  answer.what = can_read ? loan_kind::readable : loan_kind::unreadable;
   static_cast<void>(say(m.from, answer));
 }
 
@@ -384,7 +384,7 @@ void lent_payloads::on_again(const message& m) {
   const auto known = loans_.find(m.number);
   if (known == loans_.end() || known->second->to != m.from) {
     message answer;
-    answer.what = kind::withdrawn;
+    answer.what = loan_kind::withdrawn;
     answer.number = m.number;
     static_cast<void>(say(m.from, answer));
     return;
@@ -394,12 +394,12 @@ void lent_payloads::on_again(const message& m) {
   neighbour& from = neighbours_[m.from];
   if (from.state == lending::yes && ++from.unreadable >= most_unreadable) from.state = lending::no;
   message answer;
-  answer.what = kind::repaid;
+  answer.what = loan_kind::repaid;
   answer.number = l.number;
   const errc started = say(m.from, answer, l.payload, &l);
   if (started == errc::pending) return;
   if (started != errc::none) {
-    answer.what = kind::withdrawn;
+    answer.what = loan_kind::withdrawn;
     static_cast<void>(say(m.from, answer));
   }
   end_loan(answer.number, started);

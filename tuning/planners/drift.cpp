@@ -8,7 +8,7 @@ namespace parley::tuning {
 
 namespace {
 // In standard errors: in about one of a few hundred bursts a median is off by more than this.
-constexpr double certain = 2.5;
+constexpr double certain_errors = 2.5;
 }  // namespace
 
 void drift_detector::start_over() noexcept {
@@ -40,7 +40,7 @@ drift drift_detector::add(const aggregate& burst) {
     start_over();
     return drift::steady;
   }
-  if (std::abs(by_ns) <= enough_ns + certain * median_error_ns(burst) + burst.clock_error_ns)
+  if (std::abs(by_ns) <= enough_ns + certain_errors * median_error_ns(burst) + burst.clock_error_ns)
     return others_ == 0 ? drift::steady : drift::suspected;
   const int direction = by_ns > 0 ? 1 : -1;
   if (direction != direction_) start_over();

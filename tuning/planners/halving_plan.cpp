@@ -15,7 +15,7 @@ namespace parley::tuning {
 namespace {
 constexpr std::size_t first_halving_round = 3;
 constexpr std::size_t fewest_challengers_after_halving = 2;
-constexpr double certain = 3;                  // standard deviations of one repetition
+constexpr double certain_deviations = 3;                  // standard deviations of one repetition
 constexpr double fair_standard_errors = 1.65;  // one side in 20 is wrong
 constexpr double sure_standard_errors = 2.6;   // one in 200
 }  // namespace
@@ -82,7 +82,7 @@ std::vector<std::size_t> halving_plan::ranked_challengers(std::span<const aggreg
   const double factor = round_ == 0 ? options_.probe_slow_factor : options_.slow_factor;
   std::vector<std::size_t> ranked;
   const auto scatter_ns = [this](const aggregate& a) {
-    return disturbed_ || a.count < 3 ? certain * deviation_ns(a) : a.spread_ns;
+    return disturbed_ || a.count < 3 ? certain_deviations * deviation_ns(a) : a.spread_ns;
   };
   for (std::size_t c : survivors_) {
     const aggregate& a = aggregates[c];
