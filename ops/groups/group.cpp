@@ -6,6 +6,7 @@
 #include <parley/ops/core/call_type.hpp>
 #include <parley/ops/core/scratch_guard.hpp>
 #include <parley/ops/edges/edge_end.hpp>
+#include <parley/ops/groups/rehearsed_sums.hpp>
 #include <parley/runtime/finally.hpp>
 
 #include <algorithm>
@@ -28,17 +29,6 @@ constexpr std::uint64_t deepest = 256;
 
 std::uint32_t pattern(std::uint64_t digest, std::size_t place, std::size_t at) noexcept {
   return static_cast<std::uint32_t>((digest >> (at % 31)) + (place + 1) * (at + 1));
-}
-
-void add_words(std::span<std::byte> into, std::span<const std::byte> from) {
-  for (std::size_t i = 0; i + sizeof(std::uint32_t) <= into.size(); i += sizeof(std::uint32_t)) {
-    std::uint32_t a = 0;
-    std::uint32_t b = 0;
-    std::memcpy(&a, into.data() + i, sizeof a);
-    std::memcpy(&b, from.data() + i, sizeof b);
-    a += b;
-    std::memcpy(into.data() + i, &a, sizeof a);
-  }
 }
 
 // A call of 0 bytes moves no data, but its messages are sent: the leader receives from all contributors, and replies to all members.
@@ -675,13 +665,14 @@ task<> group_end::rehearse(std::uint64_t digest) {
   std::optional<scratch_guard> guard;
   const std::size_t first = gathers && leads() ? place * rehearsal_elements : 0;
   if (options_.kind != collective_kind::broadcast || leads()) {
-    for (std::size_t i = 0; i < rehearsal_elements; ++i) data[first + i] = pattern(digest, place, i);
+    const auto word = options_.kind == collective_kind::all_reduce ? rehearsed_word : pattern;
+    for (std::size_t i = 0; i < rehearsal_elements; ++i) data[first + i] = word(digest, place, i);
   }
   group_work work;
   work.what = options_.kind;
   work.total_bytes = rehearsal_elements * sizeof(std::uint32_t) * (gathers ? members : 1);
-  work.element_bytes = sizeof(std::uint32_t);
-  work.combine = add_words;
+  work.element_bytes = sizeof(double);  // so that no piece ends within a number of the program's type
+  work.combine = combine_rehearsed;
   work.sums = runtime::summand::i32;
   group_invocation inv(*group_, work.total_bytes, services_.until(options_.timeout_ns), digest);
   control.reset();
@@ -716,16 +707,21 @@ task<> group_end::rehearse(std::uint64_t digest) {
   const auto leader =
       static_cast<std::size_t>(std::lower_bound(group_->members().begin(), group_->members().end(), group_->leader()) -
                                group_->members().begin());
-  for (std::size_t i = 0; i < mine && (leads() || !gathers); ++i) {
-    std::uint32_t expected = 0;
-    if (gathers) expected = pattern(digest, i / rehearsal_elements, i % rehearsal_elements);
-    if (options_.kind == collective_kind::broadcast) expected = pattern(digest, leader, i);
-    for (std::size_t p = 0; p < members && options_.kind == collective_kind::all_reduce; ++p)
-      expected += pattern(digest, p, i);
-    if (data[i] != expected)
-      runtime::raise(error::in_words(errc::config_failed, {.rank = services_.net.rank()},
-                                     "the rehearsal brought wrong data at element " + std::to_string(i)));
+  std::optional<std::size_t> wrong;
+  if (options_.kind == collective_kind::all_reduce) {
+    wrong = wrong_word(data, digest, members);
+  } else {
+    for (std::size_t i = 0; i < mine && (leads() || !gathers) && !wrong; ++i) {
+      const std::uint32_t expected = gathers ? pattern(digest, i / rehearsal_elements, i % rehearsal_elements)
+                                             : pattern(digest, leader, i);
+      if (data[i] != expected) wrong = i;
+    }
   }
+  if (!wrong) co_return;
+  std::string text = "the rehearsal brought wrong data at element " + std::to_string(*wrong);
+  if (options_.kind == collective_kind::all_reduce)
+    text += "; a config combines the contributions in the order of the places, with `combine`, or adds them as numbers";
+  runtime::raise(error::in_words(errc::config_failed, {.rank = services_.net.rank()}, text));
 }
 
 }  // namespace parley::ops

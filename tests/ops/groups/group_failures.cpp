@@ -2,6 +2,7 @@
 #include <parley/tests/support/groups.hpp>
 #include <parley/tests/support/guarded.hpp>
 #include <parley/tests/support/transfers.hpp>
+#include <parley/tests/support/warnings.hpp>
 
 #include <doctest/doctest.h>
 
@@ -428,6 +429,72 @@ TEST_CASE("a rank that finds wrong data in a config's rehearsal warns of it, and
            text.find("the rehearsal brought wrong data at element 2") != std::string::npos;
   }));
   CHECK(w[2].warnings().empty());
+}
+
+namespace {
+
+/// Each rank gets the data of all others and combines it: in the order of the places, or its own data first.
+class exchange_all final : public group_config {
+ public:
+  enum class adds : std::uint8_t { floats, by_combine };
+  exchange_all(const char* name, adds how, bool own_first)
+      : group_config({.name = name, .wire_class = "exchange_all"}), how_(how), own_first_(own_first) {}
+  bool does(collective_kind kind) const noexcept override { return kind == collective_kind::all_reduce; }
+  bool returns_later() const noexcept override { return false; }
+  task<> lead(group_call& g) const override { return exchange(g); }
+  task<> work(group_call& g) const override { return exchange(g); }
+
+ private:
+  task<> exchange(group_call& g) const {
+    const std::size_t bytes = g.data().size();
+    const std::span<std::byte> all = g.scratch(bytes * g.size());
+    const auto of = [&](std::size_t place) { return all.subspan(place * bytes, bytes); };
+    for (std::size_t p = 0; p < g.size(); ++p) {
+      if (p == g.self()) continue;
+      g.receive(p, 0, of(p));
+      g.send(p, 0, g.data());
+    }
+    co_await g.drain();
+    g.copy(of(g.self()), g.data());
+    const std::size_t first = own_first_ ? g.self() : 0;
+    g.copy(g.data(), of(first));
+    for (std::size_t p = 0; p < g.size(); ++p) {
+      if (p != first) add(g, of(p));
+    }
+  }
+  void add(group_call& g, std::span<const std::byte> from) const {
+    if (how_ == adds::by_combine) return g.combine(g.data(), from);
+    for (std::size_t at = 0; at < from.size(); at += sizeof(float)) {
+      float sum = 0;
+      float other = 0;
+      std::memcpy(&sum, g.data().data() + at, sizeof sum);
+      std::memcpy(&other, from.data() + at, sizeof other);
+      sum += other;
+      std::memcpy(g.data().data() + at, &sum, sizeof sum);
+    }
+  }
+  adds how_;
+  bool own_first_;
+};
+
+}  // namespace
+
+TEST_CASE("a config of floats may add them itself, and one that does not combine in the order of the places is no candidate") {
+  using adds = exchange_all::adds;
+  world w(3, eager_trials());
+  const auto groups = declare_all(
+      w, led_by(0, {star(), std::make_shared<exchange_all>("adds floats", adds::floats, false),
+                    std::make_shared<exchange_all>("combines", adds::by_combine, false),
+                    std::make_shared<exchange_all>("adds its own first", adds::floats, true),
+                    std::make_shared<exchange_all>("combines its own first", adds::by_combine, true)}));
+  CHECK(reduce_all(w, groups, std::vector<std::size_t>(50, 5000)).failed() == 0);
+  wait_a_while(w, 20_s);
+  const auto all = reduce_all(w, groups, std::vector<std::size_t>(50, 5000));
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+  const auto& ids = w[0].agreements().front().assigned->ids();
+  CHECK(ids == std::vector<std::string>{"star", "adds floats", "combines"});
+  CHECK(warned(w[1], {"config combines its own first", "in the order of the places"}));
 }
 
 TEST_CASE("a config that writes behind the data in its rehearsal is no candidate, and its rank says why") {
