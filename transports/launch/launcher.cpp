@@ -25,7 +25,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <optional>
+#include <sstream>
 
 #include <openssl/rand.h>
 
@@ -721,24 +723,55 @@ class job {
     // A death may spread from rank to rank, so each rank that ends restarts the grace period of the others.
     if (stage_ == stage::grace) enter(stage::grace, options_.grace_ns);
     if (p.end.kind == rank_end::how::exited && p.end.code == 0) return;
-    if (may_start_again(rank) && rank_0_ends()) reap(0);
-    if (!start_again(rank)) rank_failed(rank, p.end);
+    const bool job_is_over = may_start_again(rank) && rank_0_ends();
+    if (!job_is_over && start_again(rank)) return;
+    if (!first_failed_) reap_the_cause_of(p.end);
+    rank_failed(rank, p.end);
+  }
+
+  /// The connections of a rank close before its end can be seen. So a rank that fails because of that, with status 1, may be reaped first.
+  /// Reaps a rank that has ended by now, or ends, in another way.
+  void reap_the_cause_of(const rank_end& end) {
+    if (end.kind != rank_end::how::exited || end.code != 1) return;
+    for (rank_id rank = 0; rank < options_.ranks && !first_failed_; ++rank) {
+      const process& p = processes_[rank];
+      siginfo_t state{};
+      if (p.running && (has_ended(p, state) || (is_ending(p) && ends_soon(p, state))) &&
+          (state.si_code != CLD_EXITED || state.si_status > 1))
+        reap(rank);
+    }
+  }
+
+  /// True once the kernel has begun to end the process.
+  static bool is_ending(const process& p) {
+    std::ifstream stat("/proc/" + std::to_string(p.pid) + "/stat");
+    std::string text;
+    std::getline(stat, text);
+    std::istringstream after_name(text.substr(std::min(text.rfind(')') + 1, text.size())));
+    std::string skipped;
+    for (int field = 3; field < 9; ++field) after_name >> skipped;
+    unsigned long flags = 0;
+    constexpr unsigned long exiting = 4;  // the kernel's PF_EXITING
+    return after_name >> flags && (flags & exiting) != 0;
   }
 
   static bool has_ended(const process& p, siginfo_t& state) {
     return ::waitid(P_PID, static_cast<id_t>(p.pid), &state, WEXITED | WNOHANG | WNOWAIT) == 0 && state.si_pid != 0;
   }
 
-  /// Waits up to 0.2 s for rank 0 to end. When rank 0 dies, its connections close before its end can be seen, so another rank may fail
-  /// because of that and be reaped first.
-  bool rank_0_ends() const {
+  /// Waits up to 0.2 s.
+  static bool ends_soon(const process& p, siginfo_t& state) {
     constexpr timespec pause{0, 5'000'000};
     for (int looks = 0; looks < 40; ++looks) {
-      siginfo_t state{};
-      if (has_ended(processes_[0], state)) return true;
+      if (has_ended(p, state)) return true;
       ::nanosleep(&pause, nullptr);
     }
     return false;
+  }
+  /// A rank that fails because rank 0 died may be reaped first.
+  bool rank_0_ends() const {
+    siginfo_t state{};
+    return ends_soon(processes_[0], state);
   }
 
   bool may_start_again(rank_id rank) const {

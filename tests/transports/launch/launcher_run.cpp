@@ -177,6 +177,24 @@ TEST_CASE("a rank that fails when no restart is left ends the job, and a failure
   CHECK(never.run() == 2);
 }
 
+TEST_CASE("of ranks whose ends are seen together, the first failed one is not a rank that ended with 1, as survivors do") {
+  for (const char* cause : {"exit 3", "kill -9 $$"}) {
+    for (const rank_id restarts : {0U, 1U}) {
+      CAPTURE(cause);
+      CAPTURE(restarts);
+      script s(3, std::string("echo line; [ $PARLEY_RANK = 1 ] && { sleep 0.1; ") + cause + "; }; exit 1");
+      s.options.restarts = restarts;
+      const auto keep = s.options.on_line;
+      s.options.on_line = [&](rank_id rank, output_stream kind, std::string_view line) {
+        keep(rank, kind, line);
+        ::poll(nullptr, 0, 300);  // meanwhile all end
+      };
+      CHECK(s.run() == 1);
+      CHECK(s.end.first_failed == rank_id{1});
+    }
+  }
+}
+
 TEST_CASE("a rank that ended because rank 0 was ending is not restarted, even if its own end is seen first") {
   const parley::tests::scratch_folder here;
   // Rank 0 ends only after the launcher has reaped rank 1.
@@ -184,7 +202,7 @@ TEST_CASE("a rank that ended because rank 0 was ending is not restarted, even if
                    if [ $PARLEY_RANK = 1 ]; then
                      echo $$ > writing; mv writing pid
                      until [ -e ready ]; do sleep 0.01; done
-                     exit 3
+                     exit 1
                    fi
                    until [ -e pid ]; do sleep 0.01; done
                    read -r pid < pid; touch ready
@@ -195,7 +213,7 @@ TEST_CASE("a rank that ended because rank 0 was ending is not restarted, even if
   CHECK(s.run() == 1);
   CHECK(s.end.first_failed == rank_id{0});
   CHECK(s.end.ranks[0].code == 5);
-  CHECK(s.end.ranks[1].code == 3);
+  CHECK(s.end.ranks[1].code == 1);
   CHECK(s.end.ranks[1].restarts == 0);
   CHECK_FALSE(s.noticed("started again"));
 }
