@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 #include <system_error>
+#include <vector>
 
 namespace parley::cli {
 
@@ -13,6 +14,13 @@ output_folder::output_folder(std::filesystem::path folder) : folder_(std::move(f
   std::error_code why;
   std::filesystem::create_directories(folder_, why);
   if (why) throw text_error("parley: the folder " + folder_.string() + " cannot be made: " + why.message());
+  std::vector<std::filesystem::path> earlier;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, why)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_output = name.starts_with("rank-") && (name.ends_with(".out") || name.ends_with(".err"));
+    if (is_output && entry.is_regular_file(why)) earlier.push_back(entry.path());
+  }
+  for (const auto& path : earlier) std::filesystem::remove(path, why);
 }
 
 void output_folder::take(runtime::rank_id rank, transports::output_stream kind, std::string_view line) {

@@ -4,8 +4,9 @@
 ///     output_folder kept("run-7");                                  // makes the folder
 ///     kept.take(0, output_stream::out, "hello");
 ///
-/// A rank's file is made with its first line. Each line is written to the file at once. Existing files are replaced. The constructor throws
-/// `text_error`. If a file cannot be written later, the job continues without it, and `lost` says why.
+/// A rank's file is made with its first line. Each line is written to the file at once. The constructor removes the files of an earlier
+/// job, and throws `text_error` if there can be no such folder. If a file cannot be written later, the job continues without it, and
+/// `lost` says why.
 #include <parley/identifiers.hpp>
 #include <parley/transports/launch/launcher.hpp>
 

@@ -1,5 +1,6 @@
 #include <parley/cli/results.hpp>
 #include <parley/cli/table.hpp>
+#include <parley/machine.hpp>
 #include <parley/run.hpp>
 #include <parley/runtime/version.hpp>
 #include <parley/transports/files/file_storage.hpp>
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -120,6 +122,10 @@ std::vector<tuning::validator> wanted(const parsed_results& file, std::optional<
   std::vector<tuning::validator> here{{"PARLEY_VERSION", std::string(runtime::version_text)}};
   for (const auto& v : ops::machine_validators()) here.push_back(v);
   if (is_of_kernels(file.file)) return here;
+  if (const char* const told = std::getenv("PARLEY_MASK")) {
+    if (const auto masks = ops::parse_masks(told); masks && !masks->empty())
+      here.push_back({"PARLEY_MASK", ops::text_of(*masks)});
+  }
   if (world) {
     here.push_back({std::string(world_validator), std::to_string(*world)});
     return here;

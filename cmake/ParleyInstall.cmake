@@ -54,6 +54,12 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/parleyConfigVersion.cmak
 install(FILES "${PROJECT_BINARY_DIR}/parleyConfig.cmake" "${PROJECT_BINARY_DIR}/parleyConfigVersion.cmake"
               "${PROJECT_SOURCE_DIR}/cmake/ParleyUcx.cmake" DESTINATION "${PARLEY_PACKAGE_DIR}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/${PARLEY_PACKAGE}" RENAME copyright)
+# The pages name the specs of `parley tune` by their path in the sources.
+install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG.md"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/${PARLEY_PACKAGE}")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/examples"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/${PARLEY_PACKAGE}"
+        FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "specs/*.json" PATTERN measured EXCLUDE PATTERN gpu EXCLUDE PATTERN embedding EXCLUDE)
 
 # What pkg-config reads.
 file(RELATIVE_PATH to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")

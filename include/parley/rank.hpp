@@ -152,6 +152,7 @@ class rank {
   /// The entries of results files that this job's decisions replace, as they were read.
   std::vector<tuning::result_entry> superseded() const;
 
+  // For the tools of parley, which know these types. A program asks its ops: `op.decision(bytes)` has the evidence, too.
   /// The agreements of the ops that this rank leads and has set up so far. Includes ops of every kind, also ops that agree by lease.
   std::vector<edge_agreement> agreements() const;
   /// The decisions that this rank's ends know so far, of senders and receivers alike.

@@ -90,6 +90,15 @@ TEST_CASE("results check distinguishes files that are fine, files that do not fi
   CHECK(here.parley("results check nowhere.csv").status == 2);
 }
 
+TEST_CASE("results check trusts a file of a job with masks if the environment has the same masks") {
+  const folder here;
+  here.write("masked.csv", header(2) + "Validator,PARLEY_MASK,1:ipc\n" + one_entry);
+  CHECK(here.parley("results check masked.csv", "PARLEY_MASK=1:ipc").status == 0);
+  const auto unmasked = here.parley("results check masked.csv");
+  CHECK(unmasked.status == 1);
+  has(unmasked.error, "validator PARLEY_MASK is 1:ipc in the file and nothing here");
+}
+
 TEST_CASE("results merge keeps the first entry for a key, reports conflicts, and keeps the entries of OUT") {
   const folder here;
   here.write("a.csv", header(2) + "acts/0>1,1MiB,direct,1\n");

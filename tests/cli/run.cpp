@@ -88,6 +88,12 @@ TEST_CASE("with --output, the output of each rank is written to its own files an
   CHECK(here.read("kept/logs/rank-0.out") == "I am 0\nlast\n");
   CHECK(here.read("kept/logs/rank-1.out") == "I am 1\nlast\n");
   CHECK(here.read("kept/logs/rank-1.err") == "oh\n");
+  here.write("kept/logs/rank-notes.txt", "mine");
+  CHECK(here.parley("run -n 1 --output kept/logs -- echo next").status == 0);
+  CHECK(here.read("kept/logs/rank-0.out") == "next\n");
+  CHECK(here.read("kept/logs/rank-notes.txt") == "mine");
+  CHECK_FALSE(std::filesystem::exists(here.path / "kept/logs/rank-1.out"));
+  CHECK_FALSE(std::filesystem::exists(here.path / "kept/logs/rank-1.err"));
   here.write("file", "");
   const auto nowhere = here.parley("run -n 1 -o file/logs -- true");
   CHECK(nowhere.status == 2);
