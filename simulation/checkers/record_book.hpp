@@ -139,6 +139,19 @@ struct record_book {
     const auto at = classes.find(digest);
     return at == classes.end() ? classes.emplace(digest, "unknown " + hex(digest)).first->second : at->second;
   }
+  /// True if members have declared defaults of different wire classes. parley refuses that as soon as the members meet.
+  bool is_misdeclared(const generation_key& generation) const {
+    const auto at = members.find(generation);
+    if (at == members.end()) return false;
+    const std::vector<const participant_view*>& all = at->second;
+    return std::any_of(all.begin(), all.end(),
+                       [&](const participant_view* p) { return class_of(p->c0) != class_of(all.front()->c0); });
+  }
+  /// Like that, for any job and generation of the op.
+  bool is_misdeclared(std::uint64_t op) const {
+    return std::any_of(members.begin(), members.end(),
+                       [&](const auto& m) { return std::get<1>(m.first) == op && is_misdeclared(m.first); });
+  }
   std::string where(const flight_view& f) const {
     const participant_view* const p = find(f);
     return (p == nullptr ? "op " + hex(f.record.op) : p->title) + ", on rank " + std::to_string(f.rank) + ", " +

@@ -39,24 +39,13 @@ struct one_wire_class final : checker {
       for (const flight_view* f : flights) {
         if (f->record.digest == 0) continue;
         // If a call fails because another rank declared its op differently, its flight names the rank's own default, but ran no config.
-        if (!ran_well(*f) && is_misdeclared(generation)) continue;
+        if (!ran_well(*f) && book_.is_misdeclared(generation)) continue;
         if (first == nullptr) first = f;
         if (f->record.digest != first->record.digest &&
             book_.class_of(f->record.digest) != book_.class_of(first->record.digest))
           violated(book_.where(*f) + ": ran " + book_.class_of(f->record.digest) + ", and rank " +
                    std::to_string(first->rank) + " ran " + book_.class_of(first->record.digest));
       }
-    });
-  }
-
- private:
-  // True if members have declared defaults of different wire classes. parley refuses that as soon as the members meet.
-  bool is_misdeclared(const generation_key& generation) const {
-    const auto at = book_.members.find(generation);
-    if (at == book_.members.end()) return false;
-    const std::vector<const participant_view*>& all = at->second;
-    return std::any_of(all.begin(), all.end(), [&](const participant_view* p) {
-      return book_.class_of(p->c0) != book_.class_of(all.front()->c0);
     });
   }
 };

@@ -28,6 +28,7 @@ namespace parley::simulation {
 struct violation {
   std::string invariant;
   std::string text;
+  std::uint64_t op = 0;  ///< of an invariant that parley itself saw broken
 };
 
 /// One call that a program has made.

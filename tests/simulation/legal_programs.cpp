@@ -1,4 +1,5 @@
 // Programs that stay within the rules: no checker may report them, because their errors are their own doing.
+#include <parley/collective.hpp>
 #include <parley/config.hpp>
 #include <parley/p2p.hpp>
 #include <parley/pipeline.hpp>
@@ -159,6 +160,19 @@ task<> declares_other_defaults(rank& self) {
   co_await call_whatever_comes_of_it(t, self.id());
 }
 
+// The same in a group.
+task<> declares_other_group_defaults(rank& self) {
+  collective sums(self, {.name = "sums", .configs = self.id() == 2 ? std::vector{chain(), star()} : std::vector{star(), chain()}});
+  std::vector<float> x(1'000, 1.0F);
+  for (int i = 0; i < 20; ++i) {
+    try {
+      co_await sums.all_reduce(x);
+    } catch (const failure& why) {
+      if (why.code() != errc::declaration_mismatch && why.code() != errc::closed) throw;
+    }
+  }
+}
+
 // ---- time -------------------------------------------------------------------------------------------------------------
 
 // Fast during its trials, then slower and slower: the first decision is not the fastest config of the whole run.
@@ -244,6 +258,7 @@ const program programs[] = {{"sends to itself in vain", sends_to_itself_in_vain,
                             {"declares other types", declares_other_types, 2},
                             {"declares other wires", declares_other_wires, 2},
                             {"declares other defaults", declares_other_defaults, 2},
+                            {"declares other defaults in a group", declares_other_group_defaults, 3},
                             {"drifts", drifts, 2},
                             {"waits for a decision in vain", waits_for_a_decision_in_vain, 2},
                             {"ends while a config is rehearsed", ends_while_a_config_is_rehearsed, 2},
