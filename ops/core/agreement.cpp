@@ -34,12 +34,14 @@ std::string what_is_missing(const actors::participant_state& mine, std::uint64_t
   if (mine.candidates.size() == 1)
     return mine.no_common_config.empty() ? "no rank lists a config other than the default" : mine.no_common_config;
   if (mine.policy == actors::tuning_policy::off) return "tuning is switched off on this rank";
-  if (mine.assigned == nullptr) return "its candidates are being tried, or no call of this size has been made yet";
-  if (!mine.assigned->opened()) return "the candidates are being warmed";
+  if (mine.assigned == nullptr)
+    return "rank " + std::to_string(mine.declaration.leader) +
+           ", which leads, is trying the candidates, or has seen no call of this size yet";
+  if (!mine.assigned->opened()) return "the ranks are rehearsing the candidates, which needs no calls";
   const actors::search* c = mine.assigned->find(bytes);
   if (c == nullptr) return "no call of this size has been made yet";
   return "search " + std::to_string(c->number()) + " is running, with " + std::to_string(c->trials()) +
-         " trials so far";
+         " trials so far; it continues with further calls of this size, as far as its budget allows";
 }
 
 }  // namespace
