@@ -215,7 +215,7 @@ std::string inquiries::said_by(const op_declaration& op, const std::vector<rank_
 
 std::string inquiries::words_of(const asked& a) const {
   const std::string who = "rank " + std::to_string(a.peer);
-  const std::string declared_otherwise = a.answer.text.empty() ? "" : "; " + a.answer.text;
+  std::string declared_otherwise = a.answer.text.empty() ? "" : "; " + a.answer.text;
   if (a.number == 0) return declared_otherwise;
   constexpr runtime::time_ns soonest_answer_ns = 1'000'000;
   if (a.answered != a.number && services_.ex.now() - a.asked_ns < soonest_answer_ns) return declared_otherwise;

@@ -74,7 +74,7 @@ void data_hub::keep_early(const stamp& s, runtime::arrival&& message) noexcept {
       const auto other = read_stamp(m.header());
       const bool of_another = other && other->generation != s.generation;
       if (!of_another || !mine.keep(*other, std::move(m), early_limit_, undeclared_parts::poisons::parts_of_its_stream))
-        let_go.push_back(std::move(m));
+        let_go.push_back(std::move(m));  // NOLINT(bugprone-use-after-move): `keep` moves it only when it keeps it
     }
     early_bytes_ += mine.bytes();
     if (mine.bytes() == 0) early_.erase(waiting);

@@ -48,7 +48,7 @@ struct world {
     op.role = [](rank_id r) { return r == 0 ? parley::role::leader : parley::role::worker; };
     op.configs = configs;
     std::vector<parley::collective> groups;
-    for (auto& r : all) groups.push_back(parley::collective(*r, op));
+    for (auto& r : all) groups.emplace_back(*r, op);
     return groups;
   }
   template <class Condition>

@@ -76,7 +76,7 @@ struct group {
       op.name = "gradients";
       op.configs = configs;
       op.rehearse = std::make_shared<idle_communicators>();
-      ops.push_back(parley::symmetric(*all.back(), std::move(op)));
+      ops.emplace_back(*all.back(), std::move(op));
     }
   }
   void call(std::size_t sizes, std::size_t times) {

@@ -118,7 +118,7 @@ struct crowd {
     for (std::size_t op = 0; op < count; ++op) {
       parley::transfer_options declared{.name = "op" + std::to_string(op), .configs = configs};
       declared.edges = {{sender(op), receiver(op)}, {sender(op + 2), receiver(op + 2)}};
-      for (rank_id r = 0; r < ranks; ++r) transfers[r].push_back(parley::transfer(*members[r], declared));
+      for (rank_id r = 0; r < ranks; ++r) transfers[r].emplace_back(*members[r], declared);
     }
   }
   void pair_up(std::size_t count) {

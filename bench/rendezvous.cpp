@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace {
@@ -31,7 +30,8 @@ constexpr std::size_t address_bytes = 512;  // about the size of a UCX address
 /// One rank at the rendezvous. Like the ranks of a job, it stays until all have joined.
 class participant {
  public:
-  participant(rendezvous_options o, const job_key& key) : meeting_(io_, o, key.duplicate()), world_(o.world_size) {
+  participant(const rendezvous_options& o, const job_key& key)
+      : meeting_(io_, o, key.duplicate()), world_(o.world_size) {
     meeting_.join(this_process(std::vector<std::byte>(address_bytes)), [this](parley::runtime::result<joined> all) {
       if (!all) give_up(all.reason().what());
       if (all->members.size() != world_) give_up("somebody is missing");
@@ -69,7 +69,7 @@ constexpr std::int64_t ready = -1;
   joined_at = ready;
   char nothing = 0;
   static_cast<void>(!::read(go[0], &nothing, 1));  // blocks until the pipe is closed
-  participant me(std::move(o), key);
+  participant me(o, key);
   joined_at = me.joined_at();
   static_cast<void>(!::read(end[0], &nothing, 1));
   ::_exit(0);
@@ -105,7 +105,7 @@ void join_all(rank_id clients) {
   o.rank = 0;
   const std::int64_t start = now_ns();
   ::close(go[1]);
-  participant host(std::move(o), key);
+  participant host(o, key);
   joined_at[0] = host.joined_at();
   host.run_until([&] { return all([](std::int64_t at) { return at > 0; }); });
   report("rendezvous", double(*std::max_element(joined_at.begin(), joined_at.end()) - start) / 1e6, "ms");

@@ -76,7 +76,7 @@ std::vector<host_line> read_hosts(const std::string& path) {
     if (words.size() == 2 || !slots.empty() || words[0].ends_with(':')) {
       const auto count = runtime::read_number<rank_id>(slots, {1, most_ranks});
       if (!count) throw wrong("`" + slots + "` is not a number of ranks");
-      host.slots = *count;
+      host.slots = count;
     }
     if (host.name.empty() || host.name.starts_with('-')) throw wrong("`" + words[0] + "` is not a host name");
     if (!seen.insert(host.name).second) throw wrong("host " + host.name + " is listed twice");
@@ -116,7 +116,7 @@ int run_on_hosts(const remote_job& job) {
   o.grace_ns = 5'000'000'000;  // each host's launcher also gives its ranks grace time
   o.timeout_ns = job.timeout_ns;
   o.command = {"sh", "-c",
-               "what=$1; shift; shift \"$PARLEY_RANK\"; exec " + job.ssh + " \"$1\" \"host=$PARLEY_RANK; $what\"", "sh",
+               R"(what=$1; shift; shift "$PARLEY_RANK"; exec )" + job.ssh + R"( "$1" "host=$PARLEY_RANK; $what")", "sh",
                there};
   for (const host_line& h : job.hosts) o.command.push_back(h.name);
   return status_of(transports::launch(o));

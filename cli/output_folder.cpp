@@ -30,7 +30,7 @@ void output_folder::take(runtime::rank_id rank, transports::output_stream kind, 
   };
   errno = 0;
   if (!file.is_open()) file.open(path());
-  file << line << std::endl;  // flushed, so that a reader sees it at once
+  file << line << '\n' << std::flush;  // so that a reader sees it at once
   if (!file && lost_.empty())
     lost_ = path().string() + " could not be written" +
             (errno == 0 ? std::string() : std::string(": ") + std::strerror(errno)) + "; output of ranks is lost";

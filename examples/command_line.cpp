@@ -100,7 +100,7 @@ std::optional<int> command_line::read(const char* path, std::vector<std::string>
 int command_line::run(int argc, char** argv, parley::ops::rank_function rank_main) {
   if (const auto status = read(argv[0], parley::simulation::own_words(argc, argv))) return *status;
   // Simulates the ranks when the command line has --sim N; otherwise the same as parley::run.
-  return parley::simulation::run(argc, argv, std::move(rank_main), parley::simulation::program_words::own);
+  return parley::simulation::run(argc, argv, rank_main, parley::simulation::program_words::own);
 }
 
 }  // namespace examples

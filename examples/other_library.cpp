@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -30,7 +31,7 @@ std::size_t elements = 16'384;
 class library_world final : public parley::communicator {
  public:
   library_world(parley::rank& self, parley::p2p wires, std::uint32_t number)
-      : self_(self.id()), size_(self.world_size()), wires_(wires), number_(number) {}
+      : self_(self.id()), size_(self.world_size()), wires_(std::move(wires)), number_(number) {}
 
   parley::rank_id self() const noexcept { return self_; }
   parley::rank_id size() const noexcept { return size_; }
@@ -133,7 +134,7 @@ class library_config final : public parley::symmetric_config {
 /// Makes separate worlds for rehearsals, which run concurrently with the program's calls.
 class library_worlds final : public parley::communicator_source {
  public:
-  library_worlds(parley::rank& self, parley::p2p wires) : self_(self), wires_(wires) {}
+  library_worlds(parley::rank& self, parley::p2p wires) : self_(self), wires_(std::move(wires)) {}
   std::shared_ptr<library_world> make(std::uint32_t number) const {
     return std::make_shared<library_world>(self_, wires_, number);
   }
@@ -166,7 +167,7 @@ parley::task<> rank_main(parley::rank& self) {
   parley::symmetric all_reduce(self, op);
 
   const parley::rank_id n = self.world_size();
-  const auto ranks = static_cast<float>(n * (n + 1) / 2);
+  const auto ranks = static_cast<float>(n * (n + 1)) / 2;
   std::vector<float> large(elements);
   std::vector<float> small(16);
   for (int call = 0; call < calls; ++call) {

@@ -295,7 +295,7 @@ void read_halo(const place& at, op_spec& op, rank_id world, std::optional<std::u
   grid.periodic.assign(dimensions, false);
   if (const auto periodic = at.find("periodic")) {
     const std::vector<place> items = periodic->list("periodic");
-    if (items.size() != dimensions) periodic->fail("\"periodic\" has true or false for each dimension of \"grid\"");
+    if (items.size() != dimensions) periodic->fail(R"("periodic" has true or false for each dimension of "grid")");
     for (std::size_t d = 0; d < dimensions; ++d) grid.periodic[d] = items[d].truth("periodic");
   }
   if (const auto corners = at.find("corners")) grid.corners = corners->truth("corners");

@@ -286,21 +286,21 @@ class exit_watch {
   explicit exit_watch(std::function<int(int status)> rest) : rest_(std::move(rest)) {
     static const int registered = ::on_exit(&on_exit_called, nullptr);
     static_cast<void>(registered);
-    latest_ = this;
+    latest = this;
   }
   exit_watch(const exit_watch&) = delete;
   exit_watch& operator=(const exit_watch&) = delete;
-  ~exit_watch() { latest_ = nullptr; }
+  ~exit_watch() { latest = nullptr; }
 
  private:
   static void on_exit_called(int status, void*) {
-    if (latest_ == nullptr) return;
+    if (latest == nullptr) return;
     static_cast<void>(::on_exit(&on_exit_called, nullptr));  // each handler is called once, so register another
-    const int ends_with = latest_->rest_(status);
+    const int ends_with = latest->rest_(status);
     std::fflush(nullptr);
     std::_Exit(ends_with);
   }
-  static inline exit_watch* latest_ = nullptr;
+  static inline exit_watch* latest = nullptr;
   std::function<int(int)> rest_;
 };
 

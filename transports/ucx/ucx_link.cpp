@@ -46,7 +46,7 @@ constexpr std::size_t copied_up_to_bytes = 2048;
 class ucx_link::state final : public runtime::fork_watch {
  public:
   state(ucx_link& owner, const options& chosen);
-  ~state();
+  ~state() override;
 
   void connect(rank_id peer, std::span<const std::byte> address, std::uint32_t restarts);
   void give_up(rank_id peer);
