@@ -8,10 +8,10 @@
 
 #include <doctest/doctest.h>
 
-#include <signal.h>
 #include <sys/wait.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <string>

@@ -26,7 +26,7 @@ std::size_t wrongly_rounded(unsigned low) {
   if (!std::isfinite(below) || !std::isfinite(above)) return 0;
   const float middle = below + (above - below) / 2;
   const auto even = low % 2 == 0 ? low : low + 1;
-  const std::uint32_t at = std::bit_cast<std::uint32_t>(middle);
+  const auto at = std::bit_cast<std::uint32_t>(middle);
   std::size_t wrong = T(middle).bits == even ? 0 : 1;
   wrong += T(std::bit_cast<float>(at - 1)).bits == low ? 0 : 1;
   wrong += T(std::bit_cast<float>(at + 1)).bits == low + 1 ? 0 : 1;

@@ -356,8 +356,9 @@ TEST_CASE("S1 finds an invocation that its sender has begun twice") {
 TEST_CASE(
     "S1 finds two stamps of one invocation with different configs, and a log entry that is written twice differently") {
   std::vector<std::string> found;
-  watchers all(
-      [&](std::string_view invariant, std::string text) { found.push_back(std::string(invariant) + ": " + text); }, 64);
+  watchers all([&](std::string_view invariant,
+                   const std::string& text) { found.push_back(std::string(invariant) + ": " + text); },
+               64);
   const auto stamped = [&](std::uint32_t invocation, std::uint64_t digest) {
     parley::actors::stamp s;
     s.op = 4;

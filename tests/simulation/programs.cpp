@@ -283,7 +283,7 @@ TEST_CASE("a message that no rank receives does not fail a run, but makes the st
 }
 
 // A record of two ranks: the tag-0 messages of an edge that were sent, and those that were received.
-std::string delivery_of(std::vector<std::uint64_t> sent, std::vector<std::uint64_t> received,
+std::string delivery_of(const std::vector<std::uint64_t>& sent, const std::vector<std::uint64_t>& received,
                         std::vector<failed_call> failed = {}, bool told = true) {
   const scenario program;
   const tape nothing;

@@ -24,7 +24,7 @@ std::vector<float> contribution(rank_id r, std::size_t count) {
 
 std::size_t wrong_sums(const std::vector<float>& x, std::size_t world) {
   std::size_t wrong = 0;
-  const auto ranks = static_cast<float>(world * (world + 1) / 2);
+  const auto ranks = static_cast<float>(world * (world + 1)) / 2;
   for (std::size_t i = 0; i < x.size(); ++i) wrong += x[i] != ranks * static_cast<float>(i % 7 + 1) ? 1 : 0;
   return wrong;
 }
@@ -52,7 +52,7 @@ runtime::task<> reduce_each(ops::collective g, rank_id me, std::size_t world, st
   }
 }
 
-group_outcomes reduce_all(world& w, const std::vector<ops::collective>& groups, std::vector<std::size_t> sizes,
+group_outcomes reduce_all(world& w, const std::vector<ops::collective>& groups, const std::vector<std::size_t>& sizes,
                           std::size_t at_once) {
   group_outcomes all;
   all.of_rank.resize(w.ranks.size());
@@ -65,7 +65,7 @@ group_outcomes reduce_all(world& w, const std::vector<ops::collective>& groups, 
 
 std::vector<ops::collective> declare_all(world& w, const ops::collective_options& op) {
   std::vector<ops::collective> groups;
-  for (auto& r : w.ranks) groups.push_back(ops::collective(*r, op));
+  for (auto& r : w.ranks) groups.emplace_back(*r, op);
   return groups;
 }
 

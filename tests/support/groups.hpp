@@ -42,7 +42,7 @@ runtime::task<> reduce_each(ops::collective g, rank_id me, std::size_t world, st
                             std::size_t at_once, group_outcomes& all);
 
 /// Runs `reduce_each` on all ranks of the world, which are one group.
-group_outcomes reduce_all(world& w, const std::vector<ops::collective>& groups, std::vector<std::size_t> sizes,
+group_outcomes reduce_all(world& w, const std::vector<ops::collective>& groups, const std::vector<std::size_t>& sizes,
                           std::size_t at_once = 1);
 
 std::vector<ops::collective> declare_all(world& w, const ops::collective_options& op);

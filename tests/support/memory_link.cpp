@@ -116,7 +116,7 @@ void memory_world::leave_origin(std::uint64_t number, std::span<const std::byte>
   });
 }
 
-void memory_world::land(std::deque<flying_put>::iterator at) {
+void memory_world::land(const std::deque<flying_put>::iterator& at) {
   const flying_put w = std::move(*at);
   flying_.erase(at);
   --puts_.in_the_air;
@@ -189,7 +189,7 @@ errc memory_link::fetch(runtime::arrival&& message, std::span<std::byte> into, r
     return errc::none;
   }
   const std::unique_ptr<const memory_world::offer> held(static_cast<const memory_world::offer*>(message.surrender()));
-  const memory_world::offer offer = *held;
+  const memory_world::offer& offer = *held;
   if (offer->sender == nullptr) return errc::send_failed;
   world_.after(world_.time_of(offer->payload.size()), [this, offer, into, done](memory_world::outcome how) {
     const auto payload = offer->payload;

@@ -140,7 +140,7 @@ class memory_world {
   std::byte* place_of(rank_id owner, std::span<const std::byte> key, std::uint64_t address, std::size_t bytes);
   std::deque<flying_put>::iterator find_put(std::uint64_t number);
   void leave_origin(std::uint64_t number, std::span<const std::byte> data);
-  void land(std::deque<flying_put>::iterator at);
+  void land(const std::deque<flying_put>::iterator& at);
   void end_fences();
   struct region {
     rank_id owner;

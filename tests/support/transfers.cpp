@@ -40,7 +40,7 @@ call_outcomes move_each(world& w, ops::transfer out, ops::transfer in, std::vect
     auto done = co_await runtime::when_all(send_each(o, s, c), receive_each(i, s, sp, c));
     static_cast<void>(done);
   };
-  runtime::run(w.clock, both(out, in, std::move(sizes), spare, all));
+  runtime::run(w.clock, both(std::move(out), std::move(in), std::move(sizes), spare, all));
   return all;
 }
 

@@ -668,8 +668,8 @@ class news_world final : public scenario {
     if (zero_announces({word::lost, from.self, from.life})) processes_[0]->on_dead(from.self);
   }
   void zero_polls() {
-    for (std::size_t p = 0; p < processes_.size(); ++p) {
-      process& from = *processes_[p];
+    for (const auto& p : processes_) {
+      process& from = *p;
       if (from.self == 0 || !processes_[0]->is_beside(from.self)) continue;
       while (zero_turns() && zero_.seat[from.self] == &from && !from.says.empty()) zero_reads(from);
       if (zero_turns() && zero_.seat[from.self] == &from && from.over()) zero_sees_end(from);

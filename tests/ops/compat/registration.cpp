@@ -225,7 +225,7 @@ time_ns charged_ns(way how, const stage_times& candidate, std::size_t bytes, std
         transfer(w[r], {.name = "pairs", .role = [](rank_id i) { return i == 0 ? role::sender : role::receiver; }}));
     p2p_options op;
     op.name = "batches";
-    batches.push_back(p2p(w[r], op));
+    batches.emplace_back(w[r], op);
   }
   const stage plain{&w.clock, pairs[1], batches[1], how, {.computes_ns = 1_ms}};
   stage other = plain;

@@ -201,8 +201,8 @@ TEST_CASE("a rank with several edges must name the partner when it asks for a de
   op.name = "activations";
   op.edges = {{0, 1}, {1, 2}};
   transfer middle(w[1], op);
-  transfer(w[0], op);
-  transfer(w[2], op);
+  static_cast<void>(transfer(w[0], op));
+  static_cast<void>(transfer(w[2], op));
   CHECK_THROWS_WITH_AS(
       static_cast<void>(middle.decision(8)),
       doctest::Contains("say which partner of rank 1 is meant; it sends to rank 2 and receives from rank 0"), failure);

@@ -99,7 +99,7 @@ TEST_CASE("in a group one member's constraint counts for all") {
   for (rank_id r = 0; r < 4; ++r) {
     // A star of four ranks needs room for four payloads at its leader, a chain for two.
     op.constraints = r == 2 ? tuning::constraints{.memory_bytes = 24'000} : tuning::constraints{};
-    groups.push_back(collective(w[r], op));
+    groups.emplace_back(w[r], op);
   }
   CHECK(reduce_all(w, groups, std::vector<std::size_t>(100, 2000)).failed() == 0);
   const auto* c = w[0].agreements().front().assigned->find(8000);
@@ -131,7 +131,7 @@ struct leased_job : world {
       source->beside = how == trials::rehearsed;
       if (how != trials::on_calls) op.rehearse = source;
       if (r == 1) differently(op);
-      ends.push_back(symmetric(*ranks[r], op));
+      ends.emplace_back(*ranks[r], op);
     }
     scope calls(clock);
     for (symmetric& op : ends) calls.spawn(call_often(op, clock, failed));

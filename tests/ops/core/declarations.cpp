@@ -148,7 +148,7 @@ TEST_CASE("many disjoint pairs are legal and exchange their own data") {
     world w(n);
     const auto op = with_role([](rank_id r) { return r % 2 == 0 ? role::sender : role::receiver; });
     std::vector<transfer> ends;
-    for (rank_id r = 0; r < n; ++r) ends.push_back(transfer(w[r], op));
+    for (rank_id r = 0; r < n; ++r) ends.emplace_back(w[r], op);
     const auto pair = [](transfer from, transfer to, rank_id sender, int& wrong_bytes) -> task<> {
       for (std::size_t i = 0; i < 10; ++i) {
         const auto data = pattern(1000 * (i + 1), sender + i);

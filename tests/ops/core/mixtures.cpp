@@ -652,7 +652,7 @@ TEST_CASE("ranks of a group that disagree about its leader all get role_conflict
     std::vector<collective> groups;
     for (rank_id r = 0; r < 4; ++r) {
       const bool astray = two_leaders ? r == 1 : r == 2;
-      groups.push_back(collective(w[r], led_by(astray ? 1 : 0, {star()})));
+      groups.emplace_back(w[r], led_by(astray ? 1 : 0, {star()}));
     }
     const time_ns began = w.clock.now();
     const auto all = reduce_all(w, groups, {100, 100});

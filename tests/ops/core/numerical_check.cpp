@@ -174,7 +174,7 @@ TEST_CASE("an op whose trials cannot be compared warns, by name") {
   auto op = pair_of({direct(), chunked(4096, 1)});
   op.name = "activations";
   op.memory = &host_memory();  // stands for memory of a device
-  transfer(w[0], op);
+  static_cast<void>(transfer(w[0], op));
   REQUIRE(w[0].warnings().size() == 1);
   CHECK(w[0].warnings()[0].find("activations 0->1: the results of its trials are not compared (NUMERICAL_CHECK)") == 0);
 }
@@ -303,7 +303,7 @@ TEST_CASE("the leader's setting decides whether a group's trials are compared") 
     for (rank_id r = 0; r < 3; ++r) {
       auto op = led_by(0, {star(), forgetful()});
       op.constraints.compare_trials = (r == 0) == leads;
-      groups.push_back(collective(w[r], op));
+      groups.emplace_back(w[r], op);
     }
     static_cast<void>(reduce_all(w, groups, {elements}));
     wait_a_while(w, 1'000'000'000);

@@ -261,7 +261,7 @@ TEST_CASE("a config that calls its own group is left out by name, and no call ge
   std::vector<collective> groups;
   for (rank_id r = 0; r < ranks; ++r) {
     auto own = std::make_shared<std::optional<collective>>();
-    groups.push_back(collective(w[r], led_by(0, {star(), std::make_shared<group_that_calls>(own)})));
+    groups.emplace_back(w[r], led_by(0, {star(), std::make_shared<group_that_calls>(own)}));
     *own = groups.back();
   }
   const auto all = reduce_all(w, groups, std::vector<std::size_t>(60, 10'000));

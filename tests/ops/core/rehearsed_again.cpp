@@ -277,7 +277,7 @@ TEST_CASE("an end that had no memory for the first rehearsals joins the other en
     std::vector<transfer> ends;
     for (rank_id r = 0; r < 2; ++r) {
       op.memory = r == lacks ? &memory : nullptr;
-      ends.push_back(transfer(w[r], op));
+      ends.emplace_back(w[r], op);
     }
     pass(w, 44'000'000'000);
     CHECK(memory.refused >= 2);

@@ -82,8 +82,8 @@ void declare_fillers(world& w) {
   for (std::size_t n = 0; n < 16; ++n) {
     auto op = pair_of({direct()});
     op.name = "filler" + std::to_string(n);
-    transfer(w[0], op);
-    transfer(w[1], op);
+    static_cast<void>(transfer(w[0], op));
+    static_cast<void>(transfer(w[1], op));
   }
   pass(w, 1'000'000'000);
 }
@@ -136,7 +136,7 @@ TEST_CASE("if a capability function throws, a warning and both decisions name th
     for (rank_id r = 0; r < 2; ++r) {
       auto op = pair_of({direct(), chunked(16_KiB, 2)});
       if (r == odd) op.can_run = [](rank_id) -> std::vector<bool> { throw std::runtime_error("no such card"); };
-      ends.push_back(transfer(w[r], op));
+      ends.emplace_back(w[r], op);
     }
     CHECK(move_each(w, ends[0], ends[1], {1'000, 100'000}).failed() == 0);
     pass(w, 1'000'000'000);

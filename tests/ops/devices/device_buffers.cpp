@@ -138,7 +138,7 @@ TEST_CASE("groups of one and of two levels refuse memory that their device canno
   std::vector<hierarchy> levels;
   for (rank_id r = 0; r < 2; ++r) {
     op.memory = b.w.spaces[r].get();
-    groups.push_back(collective(*b.w.ranks[r], op));
+    groups.emplace_back(*b.w.ranks[r], op);
     levels.push_back(hierarchy(*b.w.ranks[r], {.name = "levels", .memory = b.w.spaces[r].get()}));
   }
   refused(b, op.name, [&](std::span<std::byte> m) { return groups[0].all_reduce(floats(m)); });
@@ -185,7 +185,7 @@ TEST_CASE("a halo refuses fields in memory that its device cannot use, when they
 TEST_CASE("a device that has failed does not report memory as unknown, unlike a healthy one") {
   fake_cuda gpu{2};
   transports::cuda_copies copies(gpu, 0);
-  std::byte* const freed = static_cast<std::byte*>(gpu.allocate(0, bytes));
+  auto* const freed = static_cast<std::byte*>(gpu.allocate(0, bytes));
   gpu.release(freed, memory_place::kind::device);
   CHECK_FALSE(copies.check({freed, bytes}, 1));
   CHECK(copies.check({freed, 0}, 1));

@@ -28,10 +28,10 @@ constexpr std::size_t bytes = 20'000;
 
 /// Two ranks of one process on one GPU. A payload stays in the sender's buffer until the receiver fetches it.
 struct two_on_a_gpu {
-  explicit two_on_a_gpu(std::vector<config_ptr> configs = {direct()}) {
+  explicit two_on_a_gpu(const std::vector<config_ptr>& configs = {direct()}) {
     for (rank_id r = 0; r < 2; ++r) {
       p2p_options op{.name = "messages", .configs = configs, .memory = job.gpu_memory(r), .timeout = 20s};
-      pairs.push_back(p2p(job[r], op));
+      pairs.emplace_back(job[r], op);
       streams.push_back(gpu.make_stream(0));
       for (auto* memory : {&x, &y, &a}) memory->push_back(transports::cuda_memory::on_device(gpu, 0, bytes));
     }
@@ -314,7 +314,7 @@ TEST_CASE("the two-round ring computes the right sums with kernels in streams an
     auto op = pairs_named("ring");
     op.timeout = 20s;
     op.memory = job.gpu_memory(r);
-    pairs.push_back(p2p(job[r], op));
+    pairs.emplace_back(job[r], op);
   }
   job.run([&](rank& self) {
     const rank_id r = self.id();

@@ -42,7 +42,7 @@ using namespace parley::tests::worked_cases;
 /// A rank as in the other cases, with all that sums among devices run over.
 struct device_rank final : here {
   device_rank(ops::rank& r, fake_place& where, fake_cuda& g, fake_nccl& n, transports::cuda_copies& c)
-      : here(r, where, /*patience=*/5'000'000'000), gpu(g), nccl(n), copies(c) {
+      : here(r, where, /*patience_ns=*/5'000'000'000), gpu(g), nccl(n), copies(c) {
     others = {put(), get()};
   }
   fake_cuda& gpu;
@@ -99,7 +99,7 @@ task<> replays(here* h) {
   std::vector<symmetric_config_ptr> configs{nccl_sum(), kernel_sum()};
   symmetric sums = co_await device_sums_named(mine, "replayed sums", configs, true);
   const array<float> x(h->at, count);
-  const auto captured = [mine, &x](cuda_stream s, captured_call sum) { return step(mine, &x, s, std::move(sum)); };
+  const auto captured = [mine, &x](cuda_stream s, captured_call sum) { return step(mine, &x, s, sum); };
   replayed_calls steps(
       sums, mine->copies, captured,
       symmetric_call_options{.bytes = count * sizeof(float), .timeout = std::chrono::nanoseconds(h->patience)});

@@ -36,7 +36,8 @@ constexpr std::size_t count = 3'000;
 
 /// Two ranks of one process, each with floats on a device.
 struct two_members {
-  explicit two_members(rank_settings settings = eager_trials()) : job({.ranks = 2, .settings = settings, .gpu = &gpu}) {
+  explicit two_members(rank_settings settings = eager_trials())
+      : job({.ranks = 2, .settings = std::move(settings), .gpu = &gpu}) {
     for (rank_id r = 0; r < 2; ++r) {
       memory.push_back(job.gpu_memory(r)->make(count * sizeof(float)));
       streams[r] = gpu.make_stream(0);
@@ -60,7 +61,7 @@ struct two_members {
   void declare(collective_options op) {
     for (rank_id r = 0; r < 2; ++r) {
       op.memory = job.gpu_memory(r);
-      groups.push_back(collective(job[r], op));
+      groups.emplace_back(job[r], op);
     }
   }
   static task<> one(two_members* all, rank_id r, result<>* how) {
@@ -140,7 +141,7 @@ void check_narrow_sums(const char* type) {
   std::vector<collective> host;
   collective_options op = led_by(0, {star()});
   op.name = "in host memory";
-  for (rank_id r = 0; r < 2; ++r) host.push_back(collective(w.job[r], op));
+  for (rank_id r = 0; r < 2; ++r) host.emplace_back(w.job[r], op);
   constexpr std::size_t n = 1'000;
   const std::array<std::vector<T>, 2> mine{narrow<T>(0, n), narrow<T>(1, n)};
   std::array<std::vector<T>, 2> here = mine;
@@ -150,7 +151,8 @@ void check_narrow_sums(const char* type) {
   w.job.run([&](rank& self) { return sum_narrow(host[self.id()], std::span(here[self.id()])); });
   CAPTURE(type);
   for (rank_id r = 0; r < 2; ++r) {
-    CHECK(std::memcmp(w.gpu.shadow(on_device(r).data()), here[r].data(), n * sizeof(T)) == 0);
+    const bool same_bits = std::memcmp(w.gpu.shadow(on_device(r).data()), here[r].data(), n * sizeof(T)) == 0;
+    CHECK(same_bits);
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < n; ++i) {
       const T right = static_cast<float>(mine[0][i]) + static_cast<float>(mine[1][i]);
@@ -209,7 +211,7 @@ TEST_CASE("a sum that a device cannot compute is refused on all ranks, and does 
   std::vector<hierarchy> both;
   for (rank_id r = 0; r < 2; ++r) {
     levels.memory = w.job.gpu_memory(r);
-    both.push_back(hierarchy(w.job[r], levels));
+    both.emplace_back(w.job[r], levels);
   }
   refused([&](rank_id r) { return both[r].all_reduce<larger>(w.floats(r)); });
   refused([&](rank_id r) {

@@ -81,7 +81,7 @@ struct stages {
     of[0].first = true;
   }
   /// Runs `microbatches[r]` microbatches of `bytes` bytes on each rank r, all ranks at once.
-  std::vector<result<>> run(std::vector<std::size_t> microbatches, std::uint64_t bytes = 1000) {
+  std::vector<result<>> run(const std::vector<std::size_t>& microbatches, std::uint64_t bytes = 1000) {
     pass(w, 1'000'000);  // a stage that waits for nothing would otherwise be runs ahead of all news
     for (stage& s : of) {
       s.run = static_cast<std::byte>(runs);

@@ -270,7 +270,7 @@ struct beside_a_lying_receiver : beside_a_liar {
     generation = first_generation(op, incarnations);
     auto declared = pair_of(configs);
     declared.role = [](rank_id r) { return r == 1 ? role::sender : role::receiver; };
-    transfer(*mine, declared);
+    static_cast<void>(transfer(*mine, declared));
     const participant_state& leader = *mine->participants().front();
     offer o;
     o.number = 1;
@@ -395,7 +395,7 @@ TEST_CASE("a decision for a config not warmed here, or not measured by all, is i
   op.name = "sums";
   op.configs = {std::make_shared<idle_config>("default"), std::make_shared<idle_config>("other")};
   op.communicator = std::make_shared<communicator>();
-  symmetric(*job.mine, op);
+  static_cast<void>(symmetric(*job.mine, op));
   const participant_state& mine = *job.mine->participants().front();
   const std::uint64_t c0 = op.configs[0]->digest();
   const std::uint64_t other = op.configs[1]->digest();

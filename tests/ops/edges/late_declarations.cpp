@@ -52,7 +52,7 @@ struct one_on_each_tag {
           {.to = 1, .tag = static_cast<std::uint32_t>(i), .timeout = std::chrono::nanoseconds(timeout_ns)}, sent[i]));
     }
   }
-  void receive_all(transfer in) {
+  void receive_all(const transfer& in) {
     for (std::size_t i = 0; i < sent.size(); ++i) {
       into_.emplace_back(bytes_);
       calls_.spawn(note_receive(in, into_.back(), {.from = 0, .tag = static_cast<std::uint32_t>(i)}, received[i]));

@@ -73,7 +73,8 @@ TEST_CASE("the two-round ring gives exact results for one rank that sends to its
     const auto many = ring_of(ranks);
     double total = 0;
     for (const kernel& k : many) total += k.out[0];
-    CHECK(total == (2 + 1 / 4096.0) * (3 * (ranks * (ranks - 1) / 2) + ranks));
+    const rank_id sum_of_ranks = ranks * (ranks - 1) / 2;
+    CHECK(total == (2 + 1 / 4096.0) * (3 * sum_of_ranks + ranks));
   }
 }
 

@@ -27,12 +27,12 @@ using namespace parley::tests::jacobi_case;
 
 namespace {
 
-std::size_t wrong_after(const halo_options& op, std::vector<std::uint64_t> cells, std::uint64_t padding = 0,
+std::size_t wrong_after(const halo_options& op, const std::vector<std::uint64_t>& cells, std::uint64_t padding = 0,
                         std::size_t fields = 1) {
   rank_id blocks = 1;
   for (const rank_id n : op.ranks) blocks *= n;
   world w(blocks);
-  grid g(w, op, std::move(cells), padding, fields);
+  grid g(w, op, cells, padding, fields);
   const std::size_t before = g.wrong();
   for (const auto& outcome : exchange_all(w, g.plans)) CHECK(outcome);
   if (blocks > 1) CHECK(before > 0);
@@ -65,16 +65,16 @@ TEST_CASE("a field with more cells than any memory holds is refused, for example
   world w(1);
   std::vector<double> u(64);
   std::size_t ops = 0;
-  const auto plan_with = [&](std::vector<std::uint64_t> cells, const std::vector<std::uint64_t>& strides) {
+  const auto plan_with = [&](const std::vector<std::uint64_t>& cells, const std::vector<std::uint64_t>& strides) {
     halo_options op = rims(std::vector<rank_id>(cells.size(), 1));
     op.name += std::to_string(ops++);
     op.periodic.assign(cells.size(), true);
-    return halo(w[0], op).plan({grid_field(u, std::move(cells), strides)});
+    return halo(w[0], op).plan({grid_field(u, cells, strides)});
   };
   constexpr auto minus_one = static_cast<std::uint64_t>(-1);
-  const auto is_refused = [&](std::vector<std::uint64_t> cells, const std::vector<std::uint64_t>& strides = {}) {
-    CHECK_THROWS_WITH_AS(static_cast<void>(plan_with(std::move(cells), strides)),
-                         doctest::Contains("than any memory holds"), failure);
+  const auto is_refused = [&](const std::vector<std::uint64_t>& cells, const std::vector<std::uint64_t>& strides = {}) {
+    CHECK_THROWS_WITH_AS(static_cast<void>(plan_with(cells, strides)), doctest::Contains("than any memory holds"),
+                         failure);
   };
   is_refused({minus_one});
   is_refused({minus_one, 4});
@@ -904,7 +904,7 @@ time_ns sweeping_ns(const config_ptr& config, waits when) {
   std::vector<std::vector<double>> sheets(4, std::vector<double>(32 * 32));
   std::vector<halo_plan> plans;
   for (rank_id r = 0; r < 4; ++r) {
-    halos.push_back(halo(w[r], op));
+    halos.emplace_back(w[r], op);
     plans.push_back(halos[r].plan({grid_field(sheets[r], {30, 30})}));
   }
   const time_ns began = w.clock.now();
@@ -944,14 +944,14 @@ namespace {
 
 /// A row of blocks. Each rank queues 20 exchanges at once, and behind each exchange a computation that updates all of its block.
 struct queued_exchanges : world {
-  explicit queued_exchanges(rank_id blocks, const halo_options& op, std::vector<std::uint64_t> cells = {3},
+  explicit queued_exchanges(rank_id blocks, const halo_options& op, const std::vector<std::uint64_t>& cells = {3},
                             rank_settings settings = {}, memory_link_options o = {})
       : world(blocks, std::move(settings), std::move(o)), ended(blocks), ended_at(blocks) {
     std::size_t elements = 1;
     for (const std::uint64_t n : cells) elements *= n + 2;
     u.resize(blocks, std::vector<double>(elements));
     for (rank_id r = 0; r < blocks; ++r) {
-      halos.push_back(halo(*ranks[r], op));
+      halos.emplace_back(*ranks[r], op);
       plans.push_back(halos.back().plan({grid_field(u[r], cells)}));
     }
   }

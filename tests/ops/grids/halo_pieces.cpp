@@ -212,7 +212,7 @@ TEST_CASE(
 }
 
 TEST_CASE("short pieces, too many pieces, and pieces of a mesh or of a rank next to itself are packed") {
-  const auto packed_of = [](halo_options op, const std::vector<std::uint64_t>& cells) {
+  const auto packed_of = [](const halo_options& op, const std::vector<std::uint64_t>& cells) {
     world w(blocks_of(op), eager());
     grid g(w, op, cells, 0, 2);
     for (const auto& outcome : exchange_all(w, g.plans, 40)) CHECK(outcome);

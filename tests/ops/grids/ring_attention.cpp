@@ -262,7 +262,7 @@ std::vector<result<>> with_one_that_differs(rank_id ranks, const attention_shape
     ring_attention_options op;
     op.name = "attention";
     op.timeout = 10s;
-    rings.push_back(ring_attention(w[r], op));
+    rings.emplace_back(w[r], op);
   }
   for (int i = 0; i < calls_before; ++i) {
     scope together(w.clock);

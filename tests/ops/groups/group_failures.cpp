@@ -636,7 +636,7 @@ TEST_CASE("if one rank lists another default config, all ranks get declaration_m
         const bool other = r == odd;
         auto op = led_by(0, other ? std::vector{chain(64), star()} : std::vector{star(), chain(64)});
         op.depth = depth;
-        groups.push_back(collective(w[r], op));
+        groups.emplace_back(w[r], op);
       }
       const time_ns began = w.clock.now();
       const auto all = reduce_all(w, groups, {100, 100});

@@ -761,7 +761,7 @@ TEST_CASE("a call that cannot declare one of its levels fails on all ranks, and 
   op.inside = {star(), std::make_shared<gathers_only>(), std::make_shared<gathers_only>()};
   op.timeout = 1s;
   std::vector<hierarchy> handles;
-  for (rank_id r = 0; r < 4; ++r) handles.push_back(hierarchy(w[r], op));
+  for (rank_id r = 0; r < 4; ++r) handles.emplace_back(w[r], op);
   std::vector<std::vector<float>> mine(4, std::vector<float>(100'000, 1.0F));
   std::vector<std::vector<float>> all(4, std::vector<float>(400'000, 2.0F));
   std::vector<result<>> outcomes(4);

@@ -57,7 +57,7 @@ told declare_groups(const sets& members) {
     op.groups = {members[r]};
     op.configs = {star(), chain(1024)};
     op.timeout = 4s;
-    handles.push_back(collective(w[r], op));
+    handles.emplace_back(w[r], op);
   }
   std::vector<std::vector<float>> x(3, std::vector<float>(100));
   scope calls(w.clock);

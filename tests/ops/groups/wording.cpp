@@ -44,7 +44,7 @@ struct three_ranks : world {
       auto op = led_by(0, configs);
       op.timeout = std::chrono::nanoseconds(second);
       if (r == 1 && configs.size() > 1) std::swap(op.configs[0], op.configs[1]);
-      groups.push_back(collective(*ranks[r], op));
+      groups.emplace_back(*ranks[r], op);
     }
   }
   template <class T>

@@ -186,7 +186,7 @@ TEST_CASE(
   late_receiver w;
   std::vector<transfer> never_taken;
   for (std::size_t n = 1000; n < 1200; ++n) {
-    never_taken.push_back(transfer(w[0], late_receiver::numbered(n)));
+    never_taken.emplace_back(w[0], late_receiver::numbered(n));
     w.calls.spawn(send_one(never_taken.back(), 0, w.all));
     transfer(w[1], late_receiver::numbered(n));
   }

@@ -11,6 +11,7 @@
 #include <parley/transfer.hpp>
 
 #include <memory>
+#include <utility>
 
 namespace {
 
@@ -27,7 +28,7 @@ std::vector<config_ptr> all_configs() {
 /// A stage whose kernels run on a stream of its own. Its work ends when the kernels are enqueued; the last stage also checks the result.
 struct device_stage final : pipeline_work {
   device_stage(fake_cuda& g, transports::cuda_copies& c, pipeline p)
-      : gpu(g), copies(c), pipe(p), stream(g.make_stream(0)) {}
+      : gpu(g), copies(c), pipe(std::move(p)), stream(g.make_stream(0)) {}
   ~device_stage() { gpu.destroy(stream); }
   task<> work(std::uint64_t microbatch, std::span<std::byte> activation) override {
     const bool first = pipe.first();

@@ -249,7 +249,7 @@ TEST_CASE("an error about an environment without a valid rank names no rank") {
   ::dup2(before, STDERR_FILENO);
   ::close(before);
   std::string text(4096, '\0');
-  std::rewind(heard);
+  REQUIRE(std::fseek(heard, 0, SEEK_SET) == 0);
   text.resize(std::fread(text.data(), 1, text.size(), heard));
   std::fclose(heard);
   CHECK(status == 1);

@@ -42,11 +42,11 @@ transfer_options both_ways(const std::string& name = "acts") {
 struct two_ranks : world {
   explicit two_ranks(rank_settings s = {}) : world(2, std::move(s)), calls(clock) {}
   result<>& receive(transfer t, rank_id from, std::uint32_t tag, std::size_t bytes) {
-    calls.spawn(keep_receive(t, from, tag, data.emplace_back(bytes), outcomes.emplace_back()));
+    calls.spawn(keep_receive(std::move(t), from, tag, data.emplace_back(bytes), outcomes.emplace_back()));
     return outcomes.back();
   }
   result<>& send(transfer t, rank_id to, std::uint32_t tag, std::size_t bytes) {
-    calls.spawn(keep_send(t, to, tag, data.emplace_back(bytes), outcomes.emplace_back()));
+    calls.spawn(keep_send(std::move(t), to, tag, data.emplace_back(bytes), outcomes.emplace_back()));
     return outcomes.back();
   }
   void end() {
@@ -93,7 +93,7 @@ std::string of_another_order() {
     auto op = led_by(0, {star()});
     op.name = name;
     op.timeout = 4s;
-    for (rank_id r = 0; r < 2; ++r) groups[r].push_back(collective(w[r], op));
+    for (rank_id r = 0; r < 2; ++r) groups[r].emplace_back(w[r], op);
   }
   std::vector<float> x(4), y(4);
   std::array<result<>, 2> outcomes;

@@ -306,7 +306,7 @@ TEST_CASE("the flight recorder names leased ops and their configs, and says why 
   const std::string title = job.end(1).declaration().title();
   CHECK(text.find("\"op\":\"" + title + "\",\"generation\"") != std::string::npos);
   CHECK(text.find("\"config\":\"ring\"") != std::string::npos);
-  const auto decision = text.find("{\"op\":\"" + title + "\",\"key\":\"4KiB\",\"config\":\"ring\"");
+  const auto decision = text.find(R"({"op":")" + title + R"(","key":"4KiB","config":"ring")");
   REQUIRE(decision != std::string::npos);
   CHECK(text.find("\"ranks\":[{\"rank\":0,\"time_ns\":", decision) != std::string::npos);
   CHECK(text.find(job[1].decisions().front().decision.why, decision) != std::string::npos);

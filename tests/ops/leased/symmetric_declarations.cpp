@@ -76,7 +76,7 @@ TEST_CASE("members that disagree on the members' order, the leader or the defaul
       if (r == 0 && c.ours == "default tree") std::reverse(op.configs.begin(), op.configs.end());
       op.ranks = r == 0 ? c.first : c.others;
       op.communicator = std::make_shared<library_communicator>(over);
-      handles.push_back(symmetric(w[r], op));
+      handles.emplace_back(w[r], op);
     }
     const time_ns began = w.clock.now();
     std::vector<member_log> logs(3);

@@ -126,7 +126,7 @@ TEST_CASE("a call whose config waits too long for another member says what that 
   acts.name = "acts";
   acts.edges = {{0, 1}, {1, 0}, {0, 2}};
   std::vector<transfer> ends;
-  for (rank_id r = 0; r < 3; ++r) ends.push_back(transfer(*job.ranks[r], acts));
+  for (rank_id r = 0; r < 3; ++r) ends.emplace_back(*job.ranks[r], acts);
   std::vector<std::byte> other(8);
   SUBCASE("the member waits in another call") {
     job.calls->spawn(receive(ends[2], other));

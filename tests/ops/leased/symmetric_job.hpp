@@ -100,7 +100,7 @@ struct job_of : world {
       sources.push_back(std::make_shared<library_source>(lib));
       sources.back()->beside = how == trials::rehearsed;
       if (how != trials::on_calls) op.rehearse = sources.back();
-      handles.push_back(symmetric(*ranks[r], op));
+      handles.emplace_back(*ranks[r], op);
     }
     calls.emplace(clock);
   }

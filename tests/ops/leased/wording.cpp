@@ -36,7 +36,7 @@ struct two_members : world {
       symmetric_options op{.name = "gradients", .configs = {config}};
       op.communicator = std::make_shared<library_communicator>(over);
       op.timeout = std::chrono::nanoseconds(second);
-      handles.push_back(symmetric(*ranks[r], op));
+      handles.emplace_back(*ranks[r], op);
     }
   }
   void call(rank_id r) {
@@ -92,7 +92,7 @@ std::string of_other_default() {
     symmetric_options op{.name = "gradients", .configs = {takes("library", 1'000), takes("ring", 1'000)}};
     if (r == 0) std::swap(op.configs[0], op.configs[1]);
     op.communicator = std::make_shared<library_communicator>(over);
-    handles.push_back(symmetric(w[r], op));
+    handles.emplace_back(w[r], op);
   }
   pass(w, second);
   std::vector<std::byte> data(4096);
@@ -111,7 +111,8 @@ using plain_kernel = tunable_op<task<>(std::uint64_t)>;
 
 /// Ranks 0 and 1 have a thunk with one kernel of two configs.
 struct two_thunks : world {
-  explicit two_thunks(std::function<void(rank_id)> in_config = {}, int iterations_of_1 = 2) : world(2), calls(clock) {
+  explicit two_thunks(const std::function<void(rank_id)>& in_config = {}, int iterations_of_1 = 2)
+      : world(2), calls(clock) {
     for (rank_id r = 0; r < 2; ++r) {
       plain_kernel::options o;
       o.name = "kernel";

@@ -62,7 +62,7 @@ struct trained {
   }
   trained& run(time_ns timeout_ns = 1'000'000'000) {
     std::vector<training_pipeline> handles;
-    for (rank_id r = 0; r < s.ranks.size(); ++r) handles.push_back(training_pipeline(w[r], op_of(timeout_ns)));
+    for (rank_id r = 0; r < s.ranks.size(); ++r) handles.emplace_back(w[r], op_of(timeout_ns));
     return run(handles);
   }
   trained& run(const std::vector<training_pipeline>& handles) {
@@ -143,7 +143,7 @@ void check_drawn(std::uint64_t seed) {
   std::vector<training_pipeline> handles;
   training_pipeline_options op = t.op_of(1'000'000'000);
   if (dice.below(64) != 0) op.configs = {direct()};  // mostly one config, as a search takes longer than a pass
-  for (rank_id r = 0; r < s.ranks.size(); ++r) handles.push_back(training_pipeline(t.w[r], op));
+  for (rank_id r = 0; r < s.ranks.size(); ++r) handles.emplace_back(t.w[r], op);
   const std::vector<double> right = gradients_alone(s);
   const std::uint64_t passes = dice.below(4) == 0 ? 2 : 1;
   for (std::uint64_t pass = 0; pass < passes; ++pass) {
@@ -244,8 +244,8 @@ TEST_CASE("a stage that waits for another rank inside its work counts as idle du
   std::vector<training_pipeline> handles;
   std::vector<transfer> words;
   for (rank_id r = 0; r < 2; ++r) {
-    handles.push_back(training_pipeline(t.w[r], t.op_of(1'000'000'000)));
-    words.push_back(transfer(t.w[r], aside));
+    handles.emplace_back(t.w[r], t.op_of(1'000'000'000));
+    words.emplace_back(t.w[r], aside);
   }
   waits_inside first(*t.parts[0], words[0]);
   t.ended.resize(2);
@@ -307,7 +307,7 @@ trained& run_short_of_memory(trained& t, const std::vector<int>& at) {
   for (rank_id r = 0; r < t.s.ranks.size(); ++r) {
     training_pipeline_options op = t.op_of(1'000'000'000);
     op.configs = {std::make_shared<short_of_memory>(at[r])};
-    handles.push_back(training_pipeline(t.w[r], op));
+    handles.emplace_back(t.w[r], op);
   }
   return t.run(handles);
 }
@@ -343,7 +343,7 @@ TEST_CASE("a training pipeline refuses passes after a failed one, whose messages
   trained t(one_forward_one_backward(3, 4), 1000);
   t.parts[1]->throws_at = 2;
   std::vector<training_pipeline> handles;
-  for (rank_id r = 0; r < 3; ++r) handles.push_back(training_pipeline(t.w[r], t.op_of(50'000'000)));
+  for (rank_id r = 0; r < 3; ++r) handles.emplace_back(t.w[r], t.op_of(50'000'000));
   t.run(handles);
   for (const auto& o : t.outcomes) REQUIRE_FALSE(o);
   const auto order = [&](rank_id r) { return t.parts[r]->order.size(); };
@@ -471,7 +471,7 @@ TEST_CASE("a pass that times out says which step waits for which rank, and what 
     op.schedule = gpipe(2, 4);
     op.timeout = 1s;
     parts.push_back(std::make_unique<part_of_model>(2, 1000));
-    handles.push_back(training_pipeline(w[r], op));
+    handles.emplace_back(w[r], op);
   }
   const auto both = [&] {
     scope all(w.clock);
@@ -604,7 +604,7 @@ TEST_CASE("a training pipeline whose passes differ in size frees the memory of e
   for (rank_id r = 0; r < 2; ++r) {
     training_pipeline_options op = t.op_of(1'000'000'000);
     op.memory = &space;
-    handles.push_back(training_pipeline(t.w[r], op));
+    handles.emplace_back(t.w[r], op);
   }
   std::size_t after_first = 0;
   std::size_t most = 0;

@@ -15,6 +15,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace parley;
@@ -34,7 +35,7 @@ std::vector<config_ptr> slow_and_fast() { return {chunked(16_KiB, 1), direct()};
 
 /// Each call first receives its weights from rank 2, which sends them late.
 struct way_that_waits final : pipeline_work {
-  way_that_waits(transfer from, time_ns ns) : weights(from), takes_ns(ns) {}
+  way_that_waits(transfer from, time_ns ns) : weights(std::move(from)), takes_ns(ns) {}
   task<> work(std::uint64_t, std::span<std::byte> bytes) override {
     std::vector<std::byte> came(100);
     co_await weights.receive(came, {.from = 2});
@@ -75,7 +76,7 @@ TEST_CASE("a stage between late neighbours is charged only for its computing, an
     transfer_options side;
     side.name = "weights";
     side.edges = {{2, 1}};
-    weights.push_back(transfer(w[r], side));
+    weights.emplace_back(w[r], side);
   }
   late_at_times first, last;
   way_that_waits slow(weights[1], 2 * ms), fast(weights[1], ms);
@@ -115,7 +116,7 @@ TEST_CASE("a training pipeline tunes the ways of each direction separately, and 
   std::vector<std::unique_ptr<part_of_model>> slow, fast;
   std::vector<std::unique_ptr<tuned_stages>> stages;
   for (rank_id r = 0; r < 2; ++r) {
-    pipes.push_back(training_pipeline(w[r], op));
+    pipes.emplace_back(w[r], op);
     for (auto* const ways : {&slow, &fast}) {
       ways->push_back(std::make_unique<part_of_model>(2, ways == &slow ? 2 * ms : ms));
       ways->back()->elements = activation / sizeof(double);

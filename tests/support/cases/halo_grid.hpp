@@ -44,7 +44,7 @@ struct grid {
       const bool odd = r->id() % 2 == 1;
       const halo_options& its = odd && op_of_odd_ranks ? *op_of_odd_ranks : op;
       const halo_case::shape s{its, cells, odd ? of_odd_ranks.value_or(padding) : padding, fields};
-      halos.push_back(halo(*r, its));
+      halos.emplace_back(*r, its);
       blocks.push_back(std::make_unique<halo_case::block>(halos.back(), s));
       plans.push_back(std::move(blocks.back()->plan()));
     }

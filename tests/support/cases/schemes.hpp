@@ -143,9 +143,9 @@ struct scheme_job {
         can(size, {true, true, true, false, false}), disks(size), links(clock, size) {
     configs[coarse].wire_class = wire_class_of_coarse;
     for (config_state& c : configs) {
-      transfers.push_back(std::make_shared<stated_transfer>(c));
-      collectives.push_back(std::make_shared<stated_star>(c));
-      algorithms.push_back(std::make_shared<stated_algorithm>(c));
+      transfers_.push_back(std::make_shared<stated_transfer>(c));
+      collectives_.push_back(std::make_shared<stated_star>(c));
+      algorithms_.push_back(std::make_shared<stated_algorithm>(c));
     }
   }
   scheme_job(const scheme_job&) = delete;
@@ -355,23 +355,23 @@ struct scheme_job {
     };
     if (how == scheme::edge) {
       auto op = pair_of({});
-      fill(op, transfers);
-      transfers_declared.push_back(transfer(self, op));
+      fill(op, transfers_);
+      transfers_declared.emplace_back(self, op);
     } else if (how == scheme::group) {
       auto op = led_by(leader, {});
-      fill(op, collectives);
+      fill(op, collectives_);
       op.depth = depth;
-      groups.push_back(collective(self, op));
+      groups.emplace_back(self, op);
     } else {
       ops::symmetric_options op;
-      fill(op, algorithms);
+      fill(op, algorithms_);
       op.ranks = {1, 0, 2};
       op.communicator = std::make_shared<library_communicator>(users);
       const auto source = std::make_shared<library_source>(*lib);
       source->beside = how == scheme::rehearsed;
       sources.push_back(source);
       if (how != scheme::on_calls) op.rehearse = source;
-      leased_ops.push_back(ops::symmetric(self, op));
+      leased_ops.emplace_back(self, op);
     }
   }
   runtime::task<> call_on(rank_id r, std::size_t times, std::size_t of_bytes) {
@@ -406,9 +406,9 @@ struct scheme_job {
     if (!outcome) ++failed;
   }
 
-  std::vector<ops::config_ptr> transfers;
-  std::vector<ops::group_config_ptr> collectives;
-  std::vector<ops::symmetric_config_ptr> algorithms;
+  std::vector<ops::config_ptr> transfers_;
+  std::vector<ops::group_config_ptr> collectives_;
+  std::vector<ops::symmetric_config_ptr> algorithms_;
 
  public:
   std::vector<ops::transfer> transfers_declared;

@@ -330,7 +330,7 @@ class fake_cuda final : public transports::cuda_driver {
     if (exports_nothing == at->second.device)
       return runtime::error{errc::unavailable, "cudaErrorNotSupported: planted"};
     transports::exported_memory made;
-    std::memcpy(made.handle.bytes.data(), &at->first, sizeof at->first);
+    std::memcpy(made.handle.bytes.data(), static_cast<const void*>(&at->first), sizeof at->first);
     made.offset =
         static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - static_cast<std::byte*>(at->first));
     return made;
@@ -338,7 +338,7 @@ class fake_cuda final : public transports::cuda_driver {
   runtime::result<std::span<std::byte>> import_memory(int device, const transports::cuda_ipc_handle& handle) override {
     if (imports_nothing == device) return runtime::error{errc::unavailable, "cudaErrorInvalidDevice: planted"};
     void* at = nullptr;
-    std::memcpy(&at, handle.bytes.data(), sizeof at);
+    std::memcpy(static_cast<void*>(&at), handle.bytes.data(), sizeof at);
     const auto its = blocks_.find(at);
     if (its == blocks_.end()) return runtime::error{errc::unavailable, "cudaErrorInvalidValue: no such handle"};
     ++imported;

@@ -67,7 +67,8 @@ class fake_nccl final : public transports::nccl_library {
     member& m = of(c);
     if (connecting == connecting_state::fails) return errc::device_failed;
     if (m.of->joined < m.members) return errc::pending;
-    if (m.asked > 0 && --m.asked > 0) return errc::pending;
+    if (m.asked > 0) --m.asked;
+    if (m.asked > 0) return errc::pending;
     if (m.behind_the_scenes) std::exchange(m.behind_the_scenes, {})();
     return errc::none;
   }
@@ -86,7 +87,7 @@ class fake_nccl final : public transports::nccl_library {
     *of(c).aborted = true;
     if (aborts_are_late && (of(c).behind_the_scenes || of(c).asked > 0)) {
       over->store(false);
-      late_.push_back([over, call = std::move(of(c).behind_the_scenes)] {
+      late_.emplace_back([over, call = std::move(of(c).behind_the_scenes)] {
         if (call) call();
         over->store(true);
       });

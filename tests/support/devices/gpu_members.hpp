@@ -59,7 +59,7 @@ struct two_members {
       op.memory = spaces[r].get();
       op.replayed = replayed;
       if (r == 1 && !mask_of_rank_1.empty()) op.can_run = [mask_of_rank_1](runtime::rank_id) { return mask_of_rank_1; };
-      ends.push_back(ops::symmetric(*ranks[r], op));
+      ends.emplace_back(*ranks[r], op);
     }
   }
   ~two_members() { end(); }

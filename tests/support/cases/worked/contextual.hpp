@@ -46,7 +46,7 @@ inline task<> wait_for(place* at, const array<float>* x, time_ns span, std::vect
 
 using waiting_kernel = tunable_op<task<>(int)>;
 
-inline waiting_kernel kernel_of(here* h, const array<float>* x, std::string name, std::vector<time_ns> takes,
+inline waiting_kernel kernel_of(here* h, const array<float>* x, std::string name, const std::vector<time_ns>& takes,
                                 std::vector<std::size_t>* order) {
   waiting_kernel::options o;
   o.name = std::move(name);
@@ -92,7 +92,7 @@ inline task<> contextual_table(here* h) {
   const std::vector<float> counted_1 = co_await taken(h->at, calls_1);
   CHECK(counted_0 == std::vector<float>(8, static_cast<float>(ran_0.size())));
   CHECK(counted_1 == std::vector<float>(8, static_cast<float>(ran_1.size())));
-  const double mine = static_cast<double>(10 * best_0 + best_1);
+  const auto mine = static_cast<double>(10 * best_0 + best_1);
   const double sum = co_await total(h, mine);
   CHECK(sum == mine * h->ranks);
 }

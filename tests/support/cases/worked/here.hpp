@@ -35,8 +35,8 @@ using namespace parley::runtime;
 
 struct here {
   static constexpr time_ns of_a_busy_machine = 60'000'000'000;
-  here(ops::rank& r, place& where, time_ns p = of_a_busy_machine)
-      : patience(p), self(r), at(where), me(r.id()), ranks(r.world_size()) {
+  here(ops::rank& r, place& where, time_ns patience_ns = of_a_busy_machine)
+      : patience(patience_ns), self(r), at(where), me(r.id()), ranks(r.world_size()) {
     collective_options op = led_by(0, {star()});
     op.name = "about";
     op.timeout = std::chrono::nanoseconds(patience);

@@ -153,7 +153,7 @@ inline task<> sums(here* h) {
   op.timeout = std::chrono::nanoseconds(h->patience);
   op.memory = h->at.memory();
   hierarchy all(h->self, op);
-  const auto ranks = static_cast<float>(h->ranks * (h->ranks + 1) / 2);
+  const auto ranks = static_cast<float>(h->ranks * (h->ranks + 1)) / 2;
   const array<float> x(h->at, 10'000);
   for (int round = 0; round < 10; ++round) {
     const std::vector<float> mine = contribution(h->me, x.size());
