@@ -159,7 +159,7 @@ std::uint64_t digest(const config_identity& identity) {
 
 outcome<catalogue> catalogue::make(std::vector<config_identity> configs) {
   if (configs.empty()) {
-    return problem{fault::empty, "the catalogue is empty; it needs at least the default config, which is its first"};
+    return problem{fault::empty, "the catalogue is empty; it needs at least the default config, the first in the list"};
   }
   if (configs.size() > limits::configs) {
     return problem{fault::too_many,

@@ -59,8 +59,8 @@ class assignment {
   /// order in which they count (tuning/results/warm_start.hpp). `machines` is the combination of machines that the participants run on.
   /// `mixtures` says which mixture each candidate is (`tuning::merged::mixture_of`), if any. A later call adds candidates that all
   /// participants have warmed since then, behind the earlier candidates, which keep their places. A later call does not change `remembered`
-  /// and `machines`. Sizes that were decided by trials, or because there was no other config, are searched again; a size with a search in
-  /// progress is searched again after it.
+  /// and `machines`. If a later call adds candidates and tuning is on, every size is searched again unless a results file decided it. If
+  /// a search of that size is in progress, the new search follows it.
   void open(std::vector<std::uint64_t> candidates, std::vector<std::string> ids,
             std::vector<remembered_best> remembered, time_ns now, std::uint64_t machines = 0,
             std::vector<std::uint64_t> mixtures = {});

@@ -54,7 +54,7 @@ struct revoked {
 
 struct exposed {
   static constexpr std::uint16_t message_type = 23;
-  std::uint64_t region = 0;  ///< counted by the sender, per edge
+  std::uint64_t region = 0;  ///< number of the memory region; the edge's sender numbers its regions
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
   std::vector<std::uint8_t> key;

@@ -43,7 +43,7 @@ void group_leader::on_flow(rank_id from, const matched& m) {
   const std::uint64_t meant = mine != nullptr ? mine->choice.digest : default_digest_;
   if (m.ran != 0 && m.ran != meant && (mine != nullptr || m.ran_invocation < log_.first_written())) {
     ++counters_.contradictions;
-    runtime::blame({"S2", "a worker runs what the leader assigned", here()}, from);
+    runtime::blame({"S2", "a worker must run the config that the leader assigned", here()}, from);
     if (mine != nullptr)
       assigned_.quarantine(mine->bytes, meant, services_.ex.now(),
                            "rank " + std::to_string(from) + " says that it ran another config in invocation " +

@@ -25,7 +25,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds for_one_step{5};
-constexpr std::size_t tried_bytes = 10'000;  // more than travels with a message's header
+constexpr std::size_t tried_bytes = 10'000;  // too large to travel inside a message, with its header
 
 struct outcome_of_step final : runtime::completion {
   outcome_of_step() noexcept : completion(&on_over) {}

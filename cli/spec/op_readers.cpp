@@ -192,7 +192,7 @@ std::vector<rank_id> stages_of(const place& op, rank_id world) {
   for (const place& item : named->list("stages")) {
     const rank_id r = rank_of(item, world);
     if (std::count(stages.begin(), stages.end(), r) != 0)
-      item.fail("rank " + std::to_string(r) + " has a stage already; a stage cannot send to itself");
+      item.fail("rank " + std::to_string(r) + " has a stage already; list each rank once");
     stages.push_back(r);
   }
   if (stages.size() < 2) named->fail("a pipeline needs at least two stages");

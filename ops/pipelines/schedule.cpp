@@ -399,7 +399,9 @@ pipeline_estimate estimate(const pipeline_schedule& s, const pipeline_times& t) 
         }
       },
       reached);
-  if (!whole) runtime::raise({errc::bad_argument, "schedule: it can never end"});
+  if (!whole)
+    runtime::raise({errc::bad_argument, "schedule: it can never end, because ranks wait for each other or for a "
+                                        "missing action; check() names the actions"});
   for (std::size_t r = 0; r < s.ranks.size(); ++r)
     answer.ranks.push_back({free_at[r], free_at[r] > 0 ? 1 - busy_of[r] / free_at[r] : 0});
   answer.idle_share = 1 - busy / (answer.makespan * static_cast<double>(s.ranks.size()));

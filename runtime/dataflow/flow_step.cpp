@@ -146,7 +146,7 @@ void flow_step::turn::on_given_up(waiter& self, errc why) noexcept {
   step.give_up(why, is_queued);
 }
 
-// Does not end the step at once: the caller is going through the waits of its scope.
+// The step ends later, from the ready queue, because the caller may be a scope that still visits its waits.
 void flow_step::give_up(errc why, bool is_queued) noexcept {
   stage_ = stage::given_up;
   thrown = std::make_exception_ptr(failure({why, title() + ": it had not begun, because it waits for earlier steps"}));

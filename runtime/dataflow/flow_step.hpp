@@ -176,7 +176,8 @@ class flow_step : private list_hook,
     thrown = std::move(failed);
     end();
   }
-  /// Called when the step is cancelled after `go`: its waits must end with `why`. Waits in `own_scope` need not be ended.
+  /// Called when the step is cancelled after `go`. An override must end the step's own waits with `why`. Waits in
+  /// `own_scope` need not be ended.
   virtual void on_cancelled(errc /*why*/) noexcept {}
   /// The scope that the step's waits belong to: the flow's, or the step's own.
   scope& home() noexcept;
