@@ -57,7 +57,7 @@ void batch(const mpi_world& world, const arguments& given) {
               }
               for (int i = 0; i < batch_messages; ++i) {
                 MPI_Isend(out.data() + i * bytes, int(bytes), MPI_BYTE, other, 0, MPI_COMM_WORLD,
-                          &all[std::size_t(batch_messages + i)]);
+                          &all[batch_messages + std::size_t(i)]);
               }
               MPI_Waitall(int(all.size()), all.data(), MPI_STATUSES_IGNORE);
             });

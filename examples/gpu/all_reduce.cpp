@@ -89,8 +89,8 @@ task<std::size_t> wrong_in_one(parley::rank& self, transports::cuda_space& space
   co_await space.copy(host, data);
   std::size_t wrong = 0;
   const auto ranks = std::size_t(self.world_size());
-  for (std::size_t i = 0; i < values.size(); ++i)
-    wrong += values[i] == float(ranks * (ranks + 1) / 2 * (1 + i % 1'000)) ? 0 : 1;
+  const std::size_t sum_of_ones = ranks * (ranks + 1) / 2;  // if rank r gives r + 1
+  for (std::size_t i = 0; i < values.size(); ++i) wrong += values[i] == float(sum_of_ones * (1 + i % 1'000)) ? 0 : 1;
   co_return wrong;
 }
 

@@ -60,7 +60,7 @@ class mishap {
   }
   static void die() { std::raise(SIGKILL); }
   static void launch_faulty_kernel() {
-    float* const nowhere = reinterpret_cast<float*>(0x1000);  // NOLINT(performance-no-int-to-ptr): that is the fault
+    auto* const nowhere = reinterpret_cast<float*>(0x1000);  // NOLINT(performance-no-int-to-ptr): that is the fault
     cudaStream_t s = nullptr;
     if (cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess)
       static_cast<void>(launch_add(nowhere, nowhere, nowhere, 64, s));

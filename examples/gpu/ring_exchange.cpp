@@ -16,6 +16,7 @@
 #include <array>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -49,7 +50,7 @@ enum class compared : std::uint8_t { each_step, none };
 class ring {
  public:
   ring(parley::job& here, parley::transports::cuda_space& space, parley::p2p op, std::size_t count)
-      : gpu_(*here.gpu()), space_(space), self_(here.self()), count_(count), op_(op),
+      : gpu_(*here.gpu()), space_(space), self_(here.self()), count_(count), op_(std::move(op)),
         sets_{buffers(space, count), buffers(space, count), buffers(space, count)},
         numbers_{numbers(space, count), numbers(space, count), numbers(space, count), numbers(space, count)},
         unlike_(space, 1) {
