@@ -390,8 +390,7 @@ int run_and_tell(const tune_options& o) {
   print(as_json ? stderr : stdout, tables(document));
   if (as_json) print(stdout, json::serialize(document) + "\n");
   if (simulated) tell_of_simulation(o.settings, ran, hash, gaps);
-  if (interrupted)
-    say(std::string("interrupted (") + strsignal(ran.end.signal) + "); the results so far are above");
+  if (interrupted) say(std::string("interrupted (") + strsignal(ran.end.signal) + "); the results so far are above");
   complain(job, document);
   if (undecided) say(why_undecided(job, document, o.settings));
   for (const std::string& w : results.warnings) say("warning: " + w);

@@ -712,8 +712,8 @@ task<> group_end::rehearse(std::uint64_t digest) {
     wrong = wrong_word(data, digest, members);
   } else {
     for (std::size_t i = 0; i < mine && (leads() || !gathers) && !wrong; ++i) {
-      const std::uint32_t expected = gathers ? pattern(digest, i / rehearsal_elements, i % rehearsal_elements)
-                                             : pattern(digest, leader, i);
+      const std::uint32_t expected =
+          gathers ? pattern(digest, i / rehearsal_elements, i % rehearsal_elements) : pattern(digest, leader, i);
       if (data[i] != expected) wrong = i;
     }
   }

@@ -28,7 +28,7 @@ void add(std::span<std::byte> into, std::span<const std::byte> from) {
 
 using way = void (*)(std::span<std::byte>, std::span<const std::byte>);
 // A device adds 32-bit integers in a rehearsal; signed integers have the sums of unsigned ones.
-constexpr way ways[] = {combine_rehearsed,  add<std::uint32_t>, add<float>,         add<double>,      add<runtime::bf16>,
+constexpr way ways[] = {combine_rehearsed, add<std::uint32_t>, add<float>,         add<double>,      add<runtime::bf16>,
                         add<runtime::f16>, add<std::uint64_t>, add<std::uint16_t>, add<std::uint8_t>};
 
 }  // namespace

@@ -39,8 +39,9 @@ observer::observer(run_record& into, world& w, actors::window_limits window, std
       watchers_([this](std::string_view invariant,
                        std::string text) { record_.at_once.push_back({std::string(invariant), std::move(text)}); },
                 control_window),
-      windows_(w.stage(), window, first_invocation),
-      breaches_([this](const runtime::breach& b) { record_.at_once.push_back({std::string(b.name), b.sentence(), b.where.op}); }) {
+      windows_(w.stage(), window, first_invocation), breaches_([this](const runtime::breach& b) {
+        record_.at_once.push_back({std::string(b.name), b.sentence(), b.where.op});
+      }) {
   record_.windows = &windows_;
   world_.before_end = [this](rank_id r) { look_at(r); };
   world_.before_meeting = [this](rank_id who, rank_id peer) { look_at_pairs(who, peer); };

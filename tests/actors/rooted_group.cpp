@@ -514,8 +514,9 @@ TEST_CASE("two configs for a later invocation end that invocation, and not the o
   CHECK(outcome[0].why == errc::cancelled);
 }
 
-TEST_CASE("a worker that sends nothing reports the config it ran; a wrong config is a breach of S2, and the leader excludes "
-          "the config that it had assigned") {
+TEST_CASE(
+    "a worker that sends nothing reports the config it ran; a wrong config is a breach of S2, and the leader excludes "
+    "the config that it had assigned") {
   for (const bool obeys : {true, false}) {
     CAPTURE(obeys);
     virtual_time clock;

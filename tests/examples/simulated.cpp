@@ -244,7 +244,7 @@ TEST_CASE("--sim without a value is refused with an error that asks for a number
   for (const char* words : {"training --sim", "training --sim --steps 1"}) {
     const started wrong = example(words);
     CHECK(wrong.status == 2);
-    CHECK_MESSAGE(has(wrong.error, "--sim needs a number of ranks behind it"), wrong.error);
+    CHECK_MESSAGE(has(wrong.error, "--sim needs a number of ranks after it"), wrong.error);
   }
 }
 

@@ -50,7 +50,8 @@ void run_all(const std::vector<Part>& parts, std::initializer_list<const char*> 
 inline std::set<std::string> pages() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    if (entry.path().filename().string().starts_with("parley-") && !entry.is_directory()) names.insert(entry.path().string());
+    if (entry.path().filename().string().starts_with("parley-") && !entry.is_directory())
+      names.insert(entry.path().string());
   }
   return names;
 }

@@ -162,7 +162,8 @@ task<> declares_other_defaults(rank& self) {
 
 // The same in a group.
 task<> declares_other_group_defaults(rank& self) {
-  collective sums(self, {.name = "sums", .configs = self.id() == 2 ? std::vector{chain(), star()} : std::vector{star(), chain()}});
+  collective sums(
+      self, {.name = "sums", .configs = self.id() == 2 ? std::vector{chain(), star()} : std::vector{star(), chain()}});
   std::vector<float> x(1'000, 1.0F);
   for (int i = 0; i < 20; ++i) {
     try {

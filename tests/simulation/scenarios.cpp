@@ -153,8 +153,8 @@ TEST_CASE("a scenario that would break its own checkers is refused") {
   CHECK(has(refusal("", R"(, "faults": {"longest_mishap_ns": 5})"), "`faults.longest_mishap_ns`"));
   CHECK(has(refusal("", R"(, "link": {"latency_ns": -1})"), "`link.latency_ns`"));
   CHECK(has(refusal("", R"(, "link": {"ns_per_byte": -1})"), "`link.ns_per_byte`"));
-  CHECK(has(refusal("", "", "[]"), "`ops[0].members`: op `a` needs them: its ranks, the sender"));
-  CHECK(has(refusal(R"(, "kind": "halo")", "", "[]"), "`ops[0].members`: op `a` needs them: 0, 1, 2, …"));
+  CHECK(has(refusal("", "", "[]"), "`ops[0].members`: op `a` needs members: its ranks, the sender"));
+  CHECK(has(refusal(R"(, "kind": "halo")", "", "[]"), "`ops[0].members`: op `a` needs members: 0, 1, 2, …"));
   CHECK(has(refusal("", R"(, "tape": {"mishaps": [{"for_ns": -1}]})"), "`tape.mishaps[0].for_ns`"));
   const auto of_mishap = [&](const std::string& m) { return refusal("", R"(, "tape": {"mishaps": [{)" + m + "}]}"); };
   CHECK(of_mishap(R"("what": "pause", "rank": 1, "after": 3, "for_ns": 1)").empty());

@@ -19,7 +19,7 @@ using runtime::rank_id;
 
 namespace {
 
-enum class loan_kind : std::uint16_t { none, question, readable, unreadable, lent, taken, again, repaid, withdrawn };
+enum class loan_kind : std::uint16_t { none, question, readable, lent, taken, again, repaid, withdrawn };
 
 enum class read_outcome : std::uint8_t { read, taken_back, gone, unreadable };
 
@@ -32,7 +32,6 @@ iovec place(std::uint64_t address, std::size_t bytes) noexcept {
 /// Copies from another process's memory, and then reads the guard word there, which says whether the copy is valid.
 read_outcome read_memory(pid_t process, std::uint64_t from, std::span<std::byte> into, std::uint64_t guard,
                          std::uint64_t number) noexcept {
-  if (process == 0) return read_outcome::unreadable;
   std::uint64_t standing = 0;
   const iovec here[] = {{into.data(), into.size()}, {&standing, sizeof standing}};
   const iovec there[] = {place(from, into.size()), place(guard, sizeof standing)};
@@ -117,18 +116,17 @@ errc lent_payloads::say(rank_id to, message m, std::span<const std::byte> payloa
 // The sender.
 
 bool lent_payloads::may_lend(rank_id to, std::size_t bytes) {
-  if (to == link_.rank()) return false;
+  if (bytes < chosen_.from || bytes > chosen_.up_to || !chosen_.may || to == link_.rank()) return false;
   neighbour& peer = neighbours_[to];
   if (peer.state == lending::unasked) {
     message m;
     m.what = loan_kind::question;
-    if (chosen_.may) m.process = ::getpid();
+    m.process = ::getpid();
     m.address = address_of(&token_);
     m.token = token_;
     if (say(to, m) == errc::none) peer.state = lending::asked;
   }
-  if (peer.state == lending::asked) return true;
-  return peer.state == lending::yes && bytes >= chosen_.from && bytes <= chosen_.up_to;
+  return peer.state == lending::yes;
 }
 
 errc lent_payloads::lend(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
@@ -335,9 +333,7 @@ void lent_payloads::on_arrival(arrival&& arrived) noexcept {
   switch (m.what) {
     case loan_kind::question: return on_question(m);
     case loan_kind::readable:
-    case loan_kind::unreadable:
-      if (from != neighbours_.end() && from->second.state == lending::asked)
-        from->second.state = m.what == loan_kind::readable ? lending::yes : lending::no;
+      if (from != neighbours_.end() && from->second.state == lending::asked) from->second.state = lending::yes;
       return;
     case loan_kind::lent: return on_lent(m, arrived);
     case loan_kind::taken:
@@ -354,17 +350,18 @@ void lent_payloads::on_arrival(arrival&& arrived) noexcept {
 void lent_payloads::on_question(const message& m) {
   std::uint64_t seen = 0;
   const auto into = std::as_writable_bytes(std::span(&seen, 1));
-  const bool can_read = chosen_.may && m.process > 0 && m.token != 0 &&
-                        read_memory(static_cast<pid_t>(m.process), m.address, into, m.address, m.token) == read_outcome::read;
-  if (can_read) neighbours_[m.from].process = m.process;
+  if (!chosen_.may || m.process <= 0 || m.token == 0 ||
+      read_memory(static_cast<pid_t>(m.process), m.address, into, m.address, m.token) != read_outcome::read)
+    return;
+  neighbours_[m.from].process = m.process;
   message answer;
-  answer.what = can_read ? loan_kind::readable : loan_kind::unreadable;
+  answer.what = loan_kind::readable;
   static_cast<void>(say(m.from, answer));
 }
 
 void lent_payloads::on_lent(const message& m, const arrival& arrived) {
   const neighbour& from = neighbours_[m.from];
-  if (m.bytes == 0 || m.on >= runtime::link::channels || m.on == std::uint64_t(channel::loans) ||
+  if (from.process == 0 || m.bytes == 0 || m.on >= runtime::link::channels || m.on == std::uint64_t(channel::loans) ||
       arrived.length() > runtime::link::max_header_bytes)
     return;
   auto made = std::make_unique<reading>(*this);
@@ -392,7 +389,7 @@ void lent_payloads::on_again(const message& m) {
   loan& l = *known->second;
   if (std::exchange(l.sending, true)) return;
   neighbour& from = neighbours_[m.from];
-  if (from.state == lending::yes && ++from.unreadable >= most_unreadable) from.state = lending::no;
+  if (++from.unreadable >= most_unreadable) from.state = lending::no;
   message answer;
   answer.what = loan_kind::repaid;
   answer.number = l.number;

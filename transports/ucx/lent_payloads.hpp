@@ -8,12 +8,9 @@
 ///     if (lent.holds(held)) return lent.fetch(held, into, done);    // for an arrival whose payload is remote
 ///     if (lent.working()) lent.work();                              // from `poll`
 ///
-/// Before the first payload to a peer, the sender asks it whether it can read the sender's memory. The peer tries: it reads a random
-/// number from the address in the question. If it cannot, because it is on another host or the operating system forbids such reads, the
-/// link sends payloads its own way.
-///
-/// Until the peer has answered, every payload is lent. A peer that has not polled yet may compute for a long time, and UCX cannot take a
-/// send back: its call would outlast its timeout by as much. A loan can be taken back at once. The peer asks for what it cannot read.
+/// Before the first large payload to a peer, the sender asks it whether it can read the sender's memory. The peer tries: it reads a
+/// random number from the address in the question. The link sends payloads its own way until the peer has replied that it can, to peers
+/// on other hosts, and where the operating system forbids such reads.
 ///
 /// A loan ends when its receiver reports that it has read or dropped the payload, when the receiver fails, or when the sender takes the
 /// loan back. The sender can take it back at once, without a message: after each piece the receiver reads a guard word that says whether
@@ -44,7 +41,7 @@ class lent_payloads final : public runtime::link::handler {
   using take_function = std::function<void(channel, runtime::arrival&&)>;
 
   struct options {
-    bool may = true;  ///< whether this rank reads payloads of others, and lends its own to a peer that has answered
+    bool may = true;  ///< whether this rank lends payloads and reads those of others
     // Sizes in bytes between which the kernel's copy was measured to be faster (docs/performance.md). For larger payloads UCX's queue
     // is faster: both ranks copy at the same time, instead of the receiver alone.
     std::size_t from = 32U << 10;
@@ -62,7 +59,7 @@ class lent_payloads final : public runtime::link::handler {
   lent_payloads& operator=(const lent_payloads&) = delete;
 
   // The sender.
-  /// True if a payload of that size is to be lent to `to`. The first call for a peer sends it the question.
+  /// True if a payload of that size can be lent to `to`. The first call for a peer sends it the question.
   bool may_lend(rank_id to, std::size_t bytes);
   /// As `link::send`, with a completion.
   errc lend(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,

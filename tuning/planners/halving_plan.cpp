@@ -15,7 +15,7 @@ namespace parley::tuning {
 namespace {
 constexpr std::size_t first_halving_round = 3;
 constexpr std::size_t fewest_challengers_after_halving = 2;
-constexpr double certain_deviations = 3;                  // standard deviations of one repetition
+constexpr double certain_deviations = 3;       // standard deviations of one repetition
 constexpr double fair_standard_errors = 1.65;  // one side in 20 is wrong
 constexpr double sure_standard_errors = 2.6;   // one in 200
 }  // namespace

@@ -119,8 +119,9 @@ TEST_CASE(
         const auto agreed = w[0].agreements().back();
         CHECK(agreed.assigned->ids() == std::vector<std::string>{"direct"});
         const std::string who = std::string("rank ") + (at_sender ? "0" : "1");
-        CHECK(mentions(*agreed.warm_errors, who + ": config moody: asking "));
-        CHECK(mentions(w[at_sender ? 0 : 1].warnings(), "config moody: asking "));
+        CHECK(mentions(*agreed.warm_errors, who + ": config moody: "));
+        CHECK(mentions(*agreed.warm_errors, " threw "));
+        CHECK(mentions(w[at_sender ? 0 : 1].warnings(), "config moody: "));
         CHECK(w[at_sender ? 1 : 0].warnings().empty());
         if (what == thrown::failure) CHECK(mentions(*agreed.warm_errors, "the driver does not answer"));
       }

@@ -328,7 +328,9 @@ TEST_CASE("a comparison of trials finds pieces with wrong bytes, and the op deci
   bool found = false;
   for (int i = 0; i < 60; ++i) {
     for (const auto& outcome : exchange_all(w, g.plans))
-      found = found || is(outcome, {.code = errc::config_failed, .config = way->id(), .quotes = "other bytes"});
+      found =
+          found ||
+          is(outcome, {.code = errc::config_failed, .config = way->id(), .quotes = "the bytes differ from those sent"});
   }
   CHECK(found);
   CHECK(g.halos[0].to(1).decision(2 * 1200).config == "slow");

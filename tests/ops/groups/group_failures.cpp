@@ -479,22 +479,23 @@ class exchange_all final : public group_config {
 
 }  // namespace
 
-TEST_CASE("a config of floats may add them itself, and one that does not combine in the order of the places is no candidate") {
+TEST_CASE("a config of floats may add them itself, and one that does not combine in the order of the places is no "
+          "candidate") {
   using adds = exchange_all::adds;
   world w(3, eager_trials());
-  const auto groups = declare_all(
-      w, led_by(0, {star(), std::make_shared<exchange_all>("adds floats", adds::floats, false),
-                    std::make_shared<exchange_all>("combines", adds::by_combine, false),
-                    std::make_shared<exchange_all>("adds its own first", adds::floats, true),
-                    std::make_shared<exchange_all>("combines its own first", adds::by_combine, true)}));
+  const auto groups =
+      declare_all(w, led_by(0, {star(), std::make_shared<exchange_all>("adds_floats", adds::floats, false),
+                                std::make_shared<exchange_all>("combines", adds::by_combine, false),
+                                std::make_shared<exchange_all>("adds_its_own_first", adds::floats, true),
+                                std::make_shared<exchange_all>("combines_its_own_first", adds::by_combine, true)}));
   CHECK(reduce_all(w, groups, std::vector<std::size_t>(50, 5000)).failed() == 0);
   wait_a_while(w, 20_s);
   const auto all = reduce_all(w, groups, std::vector<std::size_t>(50, 5000));
   CHECK(all.failed() == 0);
   CHECK(all.wrong == 0);
   const auto& ids = w[0].agreements().front().assigned->ids();
-  CHECK(ids == std::vector<std::string>{"star", "adds floats", "combines"});
-  CHECK(warned(w[1], {"config combines its own first", "in the order of the places"}));
+  CHECK(ids == std::vector<std::string>{"star", "adds_floats", "combines"});
+  CHECK(warned(w[2], {"config combines_its_own_first", "in the order of the places"}));  // a + b is b + a for rank 1
 }
 
 TEST_CASE("a config that writes behind the data in its rehearsal is no candidate, and its rank says why") {

@@ -197,7 +197,7 @@ TEST_CASE("constraints exclude a role's configs before times are compared") {
   };
   run(of_memory.clock, once(limited));
   pass(of_memory, 1_ms);
-  CHECK(limited.decision(bytes).why.find("constraint on memory: it needs 100 bytes") != std::string::npos);
+  CHECK(limited.decision(bytes).why.find("constraint on memory: it needs at least 100 bytes") != std::string::npos);
 }
 
 TEST_CASE("with NUMERICAL_CHECK only the default of a role runs, and a warning says why") {

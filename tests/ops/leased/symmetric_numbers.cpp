@@ -61,7 +61,7 @@ TEST_CASE("a candidate with wrong numbers on one member is excluded on all membe
   const auto* c = job.campaign();
   REQUIRE(c != nullptr);
   REQUIRE(c->excluded().size() == 1);
-  CHECK(c->excluded()[0].why.find("on rank 2 its numbers") != std::string::npos);
+  CHECK(c->excluded()[0].why.find("on rank 2 its results") != std::string::npos);
   CHECK(c->excluded()[0].why.find("its results differ from the default's: element 0 is ") != std::string::npos);
   CHECK(ran_on(*job.lib.places[0]).count(configs[1]->digest()) == 0);
   for (rank_id r = 0; r < 3; ++r) {

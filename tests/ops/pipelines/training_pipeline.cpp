@@ -381,7 +381,7 @@ TEST_CASE("neighbours whose schedules or sizes differ both fail early, with decl
     for (rank_id r = 0; r < 2; ++r) {
       CAPTURE(r);
       CHECK(is(outcomes[r], {.code = errc::declaration_mismatch, .op = "layers", .rank = r, .peer = 1 - r}));
-      CHECK(says(outcomes[r], other_schedule ? "of 2 stages and 4 microbatches" : "for what stage 0 passes on, "));
+      CHECK(says(outcomes[r], other_schedule ? "of 2 stages and 4 microbatches" : "for what stage 0 passes on: "));
       CHECK(ended[r] < 100'000'000);  // a tenth of the timeout
     }
   }

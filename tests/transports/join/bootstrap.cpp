@@ -119,7 +119,7 @@ TEST_CASE("an all-gather function that returns missing, foreign or swapped entri
     CHECK_MESSAGE(all[1].text.find(says) != std::string::npos, all[1].text);
     CHECK_MESSAGE(all[1].text.find("rank 1 of 3") != std::string::npos, all[1].text);
   };
-  refused([](auto& all) { all.pop_back(); }, "it gave 2 entries");
+  refused([](auto& all) { all.pop_back(); }, "it returned 2 entries");
   refused([](auto& all) { std::swap(all[0], all[2]); }, "in the order of ranks");
   refused([](auto& all) { all[2].clear(); }, "not from a rank of parley");
   refused([](auto& all) { all[2].pop_back(); }, "the entry of rank 2");

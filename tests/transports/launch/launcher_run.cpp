@@ -177,7 +177,8 @@ TEST_CASE("a rank that fails when no restart is left ends the job, and a failure
   CHECK(never.run() == 2);
 }
 
-TEST_CASE("of ranks whose ends are seen together, the first failed one is not a rank that ended with 1, as survivors do") {
+TEST_CASE(
+    "of ranks whose ends are seen together, the first failed one is not a rank that ended with 1, as survivors do") {
   for (const char* cause : {"exit 3", "kill -9 $$"}) {
     for (const rank_id restarts : {0U, 1U}) {
       CAPTURE(cause);
