@@ -215,7 +215,7 @@ int run_ranks(const run_words& words, std::vector<std::string> command) {
   if (words.strict) options.environment.emplace_back("PARLEY_STRICT", "1");
   std::optional<cli::output_folder> kept;
   if (!words.output.empty()) {
-    kept.emplace(words.output);
+    kept.emplace(words.output, /*shared=*/words.hosts.has_value());
     options.on_line = [&kept](runtime::rank_id rank, transports::output_stream kind, std::string_view line) {
       kept->take(rank, kind, line);
     };

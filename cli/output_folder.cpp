@@ -10,10 +10,11 @@
 
 namespace parley::cli {
 
-output_folder::output_folder(std::filesystem::path folder) : folder_(std::move(folder)) {
+output_folder::output_folder(std::filesystem::path folder, bool shared) : folder_(std::move(folder)) {
   std::error_code why;
   std::filesystem::create_directories(folder_, why);
   if (why) throw text_error("parley: the folder " + folder_.string() + " cannot be made: " + why.message());
+  if (shared) return;
   std::vector<std::filesystem::path> earlier;
   for (const auto& entry : std::filesystem::directory_iterator(folder_, why)) {
     const std::string name = entry.path().filename().string();

@@ -21,7 +21,8 @@ namespace parley::cli {
 
 class output_folder {
  public:
-  explicit output_folder(std::filesystem::path folder);
+  /// `shared`: launchers on other hosts may write there at the same time, so files of an earlier job stay.
+  explicit output_folder(std::filesystem::path folder, bool shared = false);
   void take(runtime::rank_id rank, transports::output_stream kind, std::string_view line);
   /// The output that could not be written, and why; empty: everything was written.
   const std::string& lost() const noexcept { return lost_; }
