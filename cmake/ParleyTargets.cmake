@@ -37,13 +37,14 @@ endfunction()
 
 # parley_compile_together(TARGET): more than half of the time to compile a source goes into what its neighbours include as well, so six
 # sources are one unit for the compiler. Therefore names in anonymous namespaces differ within a folder. The presets `dev` and `lint`
-# compile each source by itself: for editors and clang-tidy, which want a command for each file, and for quick changes.
+# compile each source by itself: for editors and clang-tidy, which want a command for each file, and for quick changes. So does clang,
+# which sees one source's names shadow another's.
 option(PARLEY_COMPILE_TOGETHER "Compile several sources of the library at once, which takes half of the time" ON)
 function(parley_compile_together target)
-  if(PARLEY_COMPILE_TOGETHER)
+  if(PARLEY_COMPILE_TOGETHER AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
     # Types that only one source knows look to g++ as if they came from a header.
-    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
 
