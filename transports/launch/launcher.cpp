@@ -725,15 +725,17 @@ class job {
     if (p.end.kind == rank_end::how::exited && p.end.code == 0) return;
     const bool job_is_over = may_start_again(rank) && rank_0_ends();
     if (!job_is_over && start_again(rank)) return;
-    if (!first_failed_) reap_the_cause_of(p.end);
+    if (!first_failed_) reap_the_cause_of(p.end, job_is_over);
     rank_failed(rank, p.end);
   }
 
-  /// The connections of a rank close before its end can be seen. So a rank that fails because of that, with status 1, may be reaped first.
-  /// Reaps a rank that has ended by now, or ends, in another way.
-  void reap_the_cause_of(const rank_end& end) {
-    if (end.kind != rank_end::how::exited || end.code != 1) return;
-    for (rank_id rank = 0; rank < options_.ranks && !first_failed_; ++rank) {
+  /// The connections of a rank close before its end can be seen, so a rank that fails because of that may be reaped first. Survivors end
+  /// with status 1: reaps a rank that has ended in another way, or that the kernel is ending. Rank 0, which ends the job, comes before
+  /// every other rank.
+  void reap_the_cause_of(const rank_end& end, bool job_is_over) {
+    const bool may_be_survivor = end.kind == rank_end::how::exited && end.code == 1;
+    const rank_id considered = may_be_survivor ? options_.ranks : job_is_over ? 1 : 0;
+    for (rank_id rank = 0; rank < considered && !first_failed_; ++rank) {
       const process& p = processes_[rank];
       siginfo_t state{};
       if (p.running && (has_ended(p, state) || (is_ending(p) && ends_soon(p, state))) &&
