@@ -1,6 +1,7 @@
 #include <parley/cli/results.hpp>
 #include <parley/cli/table.hpp>
 #include <parley/machine.hpp>
+#include <parley/ops/job/rank_environment.hpp>
 #include <parley/run.hpp>
 #include <parley/runtime/version.hpp>
 #include <parley/transports/files/file_storage.hpp>
@@ -13,7 +14,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -122,10 +122,8 @@ std::vector<tuning::validator> wanted(const parsed_results& file, std::optional<
   std::vector<tuning::validator> here{{"PARLEY_VERSION", std::string(runtime::version_text)}};
   for (const auto& v : ops::machine_validators()) here.push_back(v);
   if (is_of_kernels(file.file)) return here;
-  if (const char* const told = std::getenv("PARLEY_MASK")) {
-    if (const auto masks = ops::parse_masks(told); masks && !masks->empty())
-      here.push_back({"PARLEY_MASK", ops::text_of(*masks)});
-  }
+  if (const auto masks = ops::heed_masks({}, ops::own_variable); !masks.empty())
+    here.push_back({"PARLEY_MASK", ops::text_of(masks)});
   if (world) {
     here.push_back({std::string(world_validator), std::to_string(*world)});
     return here;
