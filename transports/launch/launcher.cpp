@@ -729,9 +729,9 @@ class job {
     rank_failed(rank, p.end);
   }
 
-  /// The connections of a rank close before its end can be seen, so a rank that fails because of that may be reaped first. Survivors end
-  /// with status 1: reaps a rank that has ended in another way, or that the kernel is ending. Rank 0, which ends the job, comes before
-  /// every other rank.
+  /// The connections of a rank close before its end can be seen, so a survivor, which ends with status 1, may be reaped first. Before that
+  /// survivor this function reaps a rank that has ended in another way, or is just ending. Before any rank it reaps a rank 0 that has ended
+  /// so, if that end kept the rank from being started again.
   void reap_the_cause_of(const rank_end& end, bool job_is_over) {
     const bool may_be_survivor = end.kind == rank_end::how::exited && end.code == 1;
     const rank_id considered = may_be_survivor ? options_.ranks : job_is_over ? 1 : 0;

@@ -433,6 +433,16 @@ TEST_CASE("a rank that finds wrong data in a config's rehearsal warns of it, and
 
 namespace {
 
+/// Makes calls, lets the candidates be rehearsed, and makes calls again. No call may fail, and the later sums must be right.
+void check_calls_around_rehearsals(world& w, const std::vector<collective>& groups) {
+  const std::vector<std::size_t> sizes(50, 5000);
+  CHECK(reduce_all(w, groups, sizes).failed() == 0);
+  wait_a_while(w, 20_s);
+  const auto all = reduce_all(w, groups, sizes);
+  CHECK(all.failed() == 0);
+  CHECK(all.wrong == 0);
+}
+
 /// Each rank gets the data of all others and combines it: in the order of the places, or its own data first.
 class exchange_all final : public group_config {
  public:
@@ -488,11 +498,7 @@ TEST_CASE("a config of floats may add them itself, and one that does not combine
                                 std::make_shared<exchange_all>("combines", adds::by_combine, false),
                                 std::make_shared<exchange_all>("adds_its_own_first", adds::floats, true),
                                 std::make_shared<exchange_all>("combines_its_own_first", adds::by_combine, true)}));
-  CHECK(reduce_all(w, groups, std::vector<std::size_t>(50, 5000)).failed() == 0);
-  wait_a_while(w, 20_s);
-  const auto all = reduce_all(w, groups, std::vector<std::size_t>(50, 5000));
-  CHECK(all.failed() == 0);
-  CHECK(all.wrong == 0);
+  check_calls_around_rehearsals(w, groups);
   const auto& ids = w[0].agreements().front().assigned->ids();
   CHECK(ids == std::vector<std::string>{"star", "adds_floats", "combines"});
   CHECK(warned(w[2], {"config combines_its_own_first", "in the order of the places"}));  // a + b is b + a for rank 1
@@ -501,11 +507,7 @@ TEST_CASE("a config of floats may add them itself, and one that does not combine
 TEST_CASE("a config that writes behind the data in its rehearsal is no candidate, and its rank says why") {
   world w(3, eager_trials());
   const auto groups = declare_all(w, led_by(0, {star(), std::make_shared<greedy_star>(), chain()}));
-  CHECK(reduce_all(w, groups, std::vector<std::size_t>(50, 5000)).failed() == 0);
-  wait_a_while(w, 20_s);
-  const auto all = reduce_all(w, groups, std::vector<std::size_t>(50, 5000));
-  CHECK(all.failed() == 0);
-  CHECK(all.wrong == 0);
+  check_calls_around_rehearsals(w, groups);
   const auto& ids = w[0].agreements().front().assigned->ids();
   CHECK(ids == std::vector<std::string>{"star", chain()->id()});
   const auto& told = w[1].warnings();
