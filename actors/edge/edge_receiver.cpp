@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::uint64_t report_every_bytes = 2U << 20U;
 constexpr std::size_t most_words_of_tags = 100;
-// A receive past its deadline is stalled if no data has arrived for this long.
+// A receive past its deadline is stalled if no data has arrived for this long. A receive whose part was taken back waits as long for the
+// reason.
 constexpr runtime::time_ns quiet_for_ns = 1'000'000'000;
 
 }  // namespace
@@ -68,14 +69,28 @@ bool part_receiver::may_be_written() noexcept {
 
 void part_receiver::end_stalled() noexcept {
   if (!stamped_) return end(errc::timeout);
+  if (taken_back_) {
+    fail(errc::send_failed);
+    return wake_if_settled();
+  }
   kept().mismatch = "the rest of the message did not arrive in time: the sender stopped, or data was lost";
   fail(errc::timeout);
   wake_if_settled();
 }
 
+// A sender takes a part back at once, without a message. Its poison, or the news that it was refused or is gone, is still on its way, and
+// ends this receive with the reason.
+bool part_receiver::awaits_reason(transfer_part& p) noexcept {
+  if (failed() != errc::none) return false;
+  p.with_transport = false;
+  taken_back_ = true;
+  expire_at(edge_.services_.ex.now());
+  return true;
+}
+
 // If all bytes have arrived and a receive of a part still waits, the sender has cut the payload differently.
 void part_receiver::fail_if_unmet() noexcept {
-  if (arrived_bytes_ < stamp_.total_bytes || in_flight() == 0) return;
+  if (taken_back_ || arrived_bytes_ < stamp_.total_bytes || in_flight() == 0) return;
   const transfer_part* const unmet = parts_.find_if([](const transfer_part& p) { return !p.with_transport; });
   if (unmet != nullptr)
     fail_unpaired("all bytes have arrived, but the sender sent no part of " + std::to_string(unmet->into.size()) +

@@ -178,6 +178,8 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   runtime::time_ns posted_ns() const noexcept { return posted_ns_; }
   /// The difference between the parts that arrived and the requested parts; empty if there is none.
   std::string_view mismatch() const noexcept { return pieces_ == nullptr ? std::string_view() : pieces_->mismatch; }
+  /// True if the sender has taken back a part that this rank was reading.
+  bool taken_back() const noexcept { return taken_back_; }
   /// True if the whole payload has arrived, even if it is not in the buffer yet.
   bool all_here() const noexcept { return stamped_ && arrived_bytes_ >= stamp_.total_bytes; }
 
@@ -193,6 +195,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   std::uint64_t place_in_line() const noexcept;
   [[gnu::cold]] void let_go_of_memory() noexcept;
   [[gnu::cold]] void on_part_failed(const transfer_part& p) noexcept override { received_bytes_ -= p.into.size(); }
+  [[gnu::cold]] bool awaits_reason(transfer_part& p) noexcept override;
   void accept(const stamp& s, runtime::arrival&& message) noexcept;
   /// Types are compared only if both the message and the receive have one; plain bytes have none.
   bool is_of_its_type(const stamp& s) const noexcept {
@@ -214,7 +217,9 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   bool may_be_written() noexcept;
   // A payload that was read from the sender's memory counts as moved, although it did not arrive in messages.
   std::uint64_t moved_bytes() const noexcept { return arrived_bytes_ + received_bytes_; }
-  bool is_complete() const noexcept { return all_here() || (stamped_ && received_bytes_ >= stamp_.total_bytes); }
+  bool is_complete() const noexcept {
+    return !taken_back_ && (all_here() || (stamped_ && received_bytes_ >= stamp_.total_bytes));
+  }
   void end_stalled() noexcept;
   void fail_unpaired(std::string what) noexcept;
 
@@ -254,6 +259,7 @@ class part_receiver final : public parts_in_flight, private runtime::list_hook {
   bool numbered_ = false;
   bool stamped_ = false;
   bool refused_ = false;
+  bool taken_back_ = false;
   bool asked_ = false;  // the sender was asked for its progress, because the deadline is near
   runtime::errc sender_failure_ = runtime::errc::none;
 };

@@ -10,6 +10,7 @@
 #include <parley/runtime/time/executor.hpp>
 #include <parley/runtime/wire/link.hpp>
 #include <parley/scope.hpp>
+#include <parley/tuning/config.hpp>
 
 #include <algorithm>
 #include <coroutine>
@@ -55,6 +56,12 @@ class parts_in_flight {
   /// The pieces of the payload, if the config must move each piece by itself; null: the payload is contiguous.
   payload_pieces* in_pieces() const noexcept { return pieces_; }
   void lies_in(payload_pieces* pieces) noexcept { pieces_ = pieces; }
+  /// The config that runs, for the functions of `paired`: `out.config().number("chunk_bytes")`. Empty in a config that is a class.
+  const tuning::config_identity& config() const noexcept {
+    static const tuning::config_identity none;
+    return config_ == nullptr ? none : *config_;
+  }
+  void runs(const tuning::config_identity& config) noexcept { config_ = &config; }
   /// From now on measures how long the coroutine waits for parts.
   void count_waits(runtime::executor& ex) noexcept { counts_with_ = &ex; }
   runtime::time_ns waited_ns() const noexcept { return waited_ns_; }
@@ -117,11 +124,12 @@ class parts_in_flight {
     if (outcome == runtime::errc::pending) {
       p->with_transport = true;
       await(*p);
-    } else {
+    } else if (outcome == runtime::errc::none) {
       if (p->report != nullptr) *p->report = outcome;
-      if (outcome != runtime::errc::none) on_part_failed(*p);
       delete p;
-      if (outcome != runtime::errc::none) fail(outcome);
+    } else {
+      await(*p);
+      ended(p, outcome);
     }
   }
   /// Counts `p` as in flight until `ended`.
@@ -132,6 +140,7 @@ class parts_in_flight {
   void ended(transfer_part* p, runtime::errc outcome) noexcept {
     if (p->report != nullptr) *p->report = outcome;
     if (outcome != runtime::errc::none) on_part_failed(*p);
+    if (outcome == runtime::errc::send_failed && awaits_reason(*p)) return;
     delete p;
     --in_flight_;
     if (outcome != runtime::errc::none) fail(outcome);
@@ -145,6 +154,8 @@ class parts_in_flight {
   virtual void on_failed() noexcept {}
   /// Called when the transport has not moved the part, or not all of it.
   virtual void on_part_failed(const transfer_part&) noexcept {}
+  /// Called when the sender has taken the part back. If true, the part stays in flight until the invocation fails.
+  [[gnu::cold]] virtual bool awaits_reason(transfer_part&) noexcept { return false; }
 
   runtime::link& net_;
   runtime::intrusive_list<transfer_part> parts_;
@@ -167,6 +178,7 @@ class parts_in_flight {
   runtime::time_ns waited_ns_ = 0;
   runtime::waiter* settling_ = nullptr;
   payload_pieces* pieces_ = nullptr;
+  const tuning::config_identity* config_ = nullptr;
   std::uint64_t settled_at_ = 0;
   std::uint64_t limit_ = 1;
   std::uint64_t in_flight_ = 0;

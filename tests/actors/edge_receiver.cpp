@@ -1,3 +1,4 @@
+#include <parley/tests/support/awaited.hpp>
 #include <parley/tests/support/edges.hpp>
 
 #include <doctest/doctest.h>
@@ -242,6 +243,39 @@ TEST_CASE_FIXTURE(receiving, "a poison of a later invocation matches earlier rec
   auto& c = post();
   bring(2);
   CHECK(holds(c, 2));
+}
+
+TEST_CASE_FIXTURE(receiving,
+                  "a receive whose sender takes the payload back waits a second for the reason, and ends with it") {
+  links.options().takes_back = true;
+  constexpr std::size_t large = 100'000;
+  const auto payload = pattern(large, 0);
+  const auto data = stamp(0, large);
+  tests::awaited sent;
+  REQUIRE(links[0].send(1, link::channel::data, bytes_of(data), payload, &sent) == errc::pending);
+  pass();
+  links[0].cancel(sent);
+  auto& receive = post(large);
+  pass(500'000'000);
+  CHECK_FALSE(receive.ended);
+  SUBCASE("the device of the sender failed") {
+    auto poison = data;
+    poison.flags = stamp_flags::poison;
+    poison.next_digest = static_cast<std::uint64_t>(errc::device_failed);
+    inject(poison);
+    pass();
+    CHECK(receive.ended == errc::device_failed);
+  }
+  SUBCASE("this end's op was refused") {
+    in.fail(errc::declaration_mismatch);
+    pass();
+    CHECK(receive.ended == errc::declaration_mismatch);
+  }
+  SUBCASE("no reason comes") {
+    pass(2'000'000'000);
+    CHECK(receive.ended == errc::send_failed);
+  }
+  CHECK(untouched(receive));
 }
 
 TEST_CASE_FIXTURE(receiving, "a poison that arrives before its receive ends that receive when it is posted") {

@@ -19,7 +19,7 @@ using runtime::rank_id;
 
 namespace {
 
-enum class loan_kind : std::uint16_t { none, question, readable, lent, taken, again, repaid, withdrawn };
+enum class loan_kind : std::uint16_t { none, question, readable, lent, taken, again, repaid, withdrawn, unreadable };
 
 enum class read_outcome : std::uint8_t { read, taken_back, gone, unreadable };
 
@@ -116,17 +116,22 @@ errc lent_payloads::say(rank_id to, message m, std::span<const std::byte> payloa
 // The sender.
 
 bool lent_payloads::may_lend(rank_id to, std::size_t bytes) {
-  if (bytes < chosen_.from || bytes > chosen_.up_to || !chosen_.may || to == link_.rank()) return false;
+  if (to == link_.rank()) return false;
   neighbour& peer = neighbours_[to];
   if (peer.state == lending::unasked) {
     message m;
     m.what = loan_kind::question;
-    m.process = ::getpid();
+    if (chosen_.may) m.process = ::getpid();
     m.address = address_of(&token_);
     m.token = token_;
     if (say(to, m) == errc::none) peer.state = lending::asked;
   }
-  return peer.state == lending::yes;
+  return peer.state == lending::yes && lends(bytes);
+}
+
+bool lent_payloads::has_yet_to_answer(rank_id peer) const noexcept {
+  const auto known = neighbours_.find(peer);
+  return known != neighbours_.end() && known->second.state == lending::asked && chosen_.restarts == 0;
 }
 
 errc lent_payloads::lend(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
@@ -333,7 +338,9 @@ void lent_payloads::on_arrival(arrival&& arrived) noexcept {
   switch (m.what) {
     case loan_kind::question: return on_question(m);
     case loan_kind::readable:
-      if (from != neighbours_.end() && from->second.state == lending::asked) from->second.state = lending::yes;
+    case loan_kind::unreadable:
+      if (from != neighbours_.end() && from->second.state == lending::asked)
+        from->second.state = m.what == loan_kind::readable ? lending::yes : lending::no;
       return;
     case loan_kind::lent: return on_lent(m, arrived);
     case loan_kind::taken:
@@ -350,12 +357,12 @@ void lent_payloads::on_arrival(arrival&& arrived) noexcept {
 void lent_payloads::on_question(const message& m) {
   std::uint64_t seen = 0;
   const auto into = std::as_writable_bytes(std::span(&seen, 1));
-  if (!chosen_.may || m.process <= 0 || m.token == 0 ||
-      read_memory(static_cast<pid_t>(m.process), m.address, into, m.address, m.token) != read_outcome::read)
-    return;
-  neighbours_[m.from].process = m.process;
+  const bool can_read =
+      chosen_.may && m.process > 0 && m.token != 0 &&
+      read_memory(static_cast<pid_t>(m.process), m.address, into, m.address, m.token) == read_outcome::read;
+  if (can_read) neighbours_[m.from].process = m.process;
   message answer;
-  answer.what = loan_kind::readable;
+  answer.what = can_read ? loan_kind::readable : loan_kind::unreadable;
   static_cast<void>(say(m.from, answer));
 }
 

@@ -8,9 +8,9 @@
 ///     if (lent.holds(held)) return lent.fetch(held, into, done);    // for an arrival whose payload is remote
 ///     if (lent.working()) lent.work();                              // from `poll`
 ///
-/// Before the first large payload to a peer, the sender asks it whether it can read the sender's memory. The peer tries: it reads a
-/// random number from the address in the question. The link sends payloads its own way until the peer has replied that it can, to peers
-/// on other hosts, and where the operating system forbids such reads.
+/// Before the first payload to a peer, the sender asks it whether it can read the sender's memory. The peer tries: it reads a random
+/// number from the address in the question, and answers. The link sends payloads its own way until the peer has answered that it can, to
+/// peers on other hosts, and where the operating system forbids such reads.
 ///
 /// A loan ends when its receiver reports that it has read or dropped the payload, when the receiver fails, or when the sender takes the
 /// loan back. The sender can take it back at once, without a message: after each piece the receiver reads a guard word that says whether
@@ -59,8 +59,13 @@ class lent_payloads final : public runtime::link::handler {
   lent_payloads& operator=(const lent_payloads&) = delete;
 
   // The sender.
+  /// True if payloads of that size are lent to peers that can read them.
+  bool lends(std::size_t bytes) const noexcept { return bytes >= chosen_.from && bytes <= chosen_.up_to; }
   /// True if a payload of that size can be lent to `to`. The first call for a peer sends it the question.
   bool may_lend(rank_id to, std::size_t bytes);
+  /// True if `peer` was asked and may not have polled since. Always false in a restarted process, whose question is dropped by a peer that
+  /// does not know of the restart.
+  bool has_yet_to_answer(rank_id peer) const noexcept;
   /// As `link::send`, with a completion.
   errc lend(rank_id to, channel on, std::span<const std::byte> header, std::span<const std::byte> payload,
             completion& done);

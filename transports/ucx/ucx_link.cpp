@@ -40,6 +40,9 @@ constexpr std::chrono::seconds longest_abandon{10};
 /// Up to this size, copying a payload costs less than waiting until UCX has accepted it.
 constexpr std::size_t copied_up_to_bytes = 2048;
 
+/// Up to this size, a payload to a peer that may not have polled yet is copied.
+constexpr std::size_t most_first_bytes = 64U << 20U;
+
 }  // namespace
 
 // In a forked child this state is leaked, not destroyed: the resources that it shares with other processes belong to the parent.
@@ -98,6 +101,7 @@ class ucx_link::state final : public runtime::fork_watch {
                                  std::size_t length, const ucp_am_recv_param_t* param);
 
   void set_callbacks();
+  bool may_lend(rank_id to, std::size_t bytes);
   errc send_with_record(const ucx_connection& to, channel on, std::span<const std::byte> header,
                         std::span<const std::byte> payload, completion* done,
                         ucs_memory_type_t where = UCS_MEMORY_TYPE_HOST);
@@ -130,13 +134,14 @@ class ucx_link::state final : public runtime::fork_watch {
   ucx_inbox arrived_;
   std::array<std::deque<arrival>, channels> unheard_;  // messages that arrived before the channel had a handler
   std::unordered_map<const void*, ucx_origin> origin_of_remote_;
+  std::vector<bool> answered_;  // by rank: it has polled since this rank first sent it a payload
   std::uint64_t last_memory_ = 0;
 };
 
 ucx_link::state::state(ucx_link& owner, const options& chosen)
     : chosen_(chosen), worker_(std::in_place, chosen.reach, chosen.memory, chosen.keepalive_interval_ns),
       connections_(worker_->handle(), chosen.rank, chosen.world_size, news_), operations_(news_),
-      memory_(std::in_place, worker_->context()), owner_(owner) {
+      memory_(std::in_place, worker_->context()), owner_(owner), answered_(chosen.world_size) {
   at_once_.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
   at_once_.flags = UCP_AM_SEND_FLAG_EAGER;
   set_callbacks();
@@ -181,7 +186,9 @@ ucx_link::state::~state() {
   const auto unsent = [&] {
     arrived_.deliver(hear_of_loans);
     if (lent_->waits_for([this](rank_id peer) { return !connections_.is_gone(peer); })) return true;
-    return operations_.find_unended([&](const ucx_operation& at) { return !connections_.is_gone(at.peer); }) != nullptr;
+    return operations_.find_unended([&](const ucx_operation& at) {
+      return !connections_.is_gone(at.peer) && !(at.cancelled && at.done == nullptr);
+    }) != nullptr;
   };
   progress_while(unsent);
   for (auto& kept : unheard_) kept.clear();
@@ -205,6 +212,7 @@ void ucx_link::state::connect(rank_id peer, std::span<const std::byte> address, 
   connections_.introduce(peer, address, restarts);
   carried_->expect(peer, restarts);
   lent_->expect(peer, restarts);
+  answered_[peer] = false;
   // Fetches from that process are in flight. Without an endpoint to it, UCX would not report its death.
   if (operations_.adopt(peer, restarts)) static_cast<void>(connections_.open(connections_[peer]));
 }
@@ -229,11 +237,19 @@ inline errc ucx_link::state::send(rank_id to, channel on, std::span<const std::b
       return errc::none;
     }
     if (UCS_PTR_STATUS(status) != UCS_ERR_NO_RESOURCE) return translate(UCS_PTR_STATUS(status));
-  } else if (done != nullptr && on != channel::loans && lent_->may_lend(to, payload.size())) {
+  } else if (done != nullptr && on != channel::loans && may_lend(to, payload.size())) {
     count_sent(on, payload.size());
     return lent_->lend(to, on, header, payload, *done);
   }
   return send_with_record(peer, on, header, payload, done);
+}
+
+// Also notes whether the peer has answered the question that its first payload brings.
+inline bool ucx_link::state::may_lend(rank_id to, std::size_t bytes) {
+  if (answered_[to] && !lent_->lends(bytes)) return false;
+  const bool may = lent_->may_lend(to, bytes);
+  answered_[to] = !lent_->has_yet_to_answer(to);
+  return may;
 }
 
 inline errc ucx_link::state::send_with_record(const ucx_connection& to, channel on, std::span<const std::byte> header,
@@ -249,7 +265,11 @@ inline errc ucx_link::state::send_with_record(const ucx_connection& to, channel 
   if (as == ucx_framing::with_origin)
     header_size = append_origin(sending.header, header_size, {chosen_.rank, chosen_.restarts});
   const std::byte* bytes = payload.data();
-  if (done == nullptr && !payload.empty()) {
+  // A peer that has not polled yet may compute for long before it takes a payload, and UCX cannot take a send back. UCX sends such a
+  // payload from a copy, so that the call can end before UCX does.
+  const bool may_outlast_call = done != nullptr && on == channel::data && !of_device &&
+                                payload.size() <= most_first_bytes && !answered_[to.peer()];
+  if (!payload.empty() && (done == nullptr || may_outlast_call)) {
     sending.copy.assign(payload.begin(), payload.end());
     bytes = sending.copy.data();
   }
@@ -433,6 +453,8 @@ void ucx_link::state::cancel(completion& pending) {
   if (at == nullptr) {
     if (!lent_->cancel(pending)) carried_->cancel(pending);
     if (lent_->working()) news_ = true;
+  } else if (!at->copy.empty()) {
+    operations_.let_go(*at);
   } else if (!at->put) {
     at->cancelled = true;
     ucp_request_cancel(worker_->handle(), at->request);
@@ -448,6 +470,7 @@ void ucx_link::state::abandon(completion& pending) {
     if (lent_->working()) news_ = true;
     return;
   }
+  if (!at->copy.empty()) return operations_.let_go(*at);
   if (connections_.has(at->peer)) connections_.cut(connections_[at->peer]);
   const auto began = clock::now();
   const auto may_still_move = [&](clock::duration waited) {

@@ -37,7 +37,14 @@ bool ucx_operations::adopt(rank_id peer, std::uint32_t restarts) {
 }
 
 void ucx_operations::end_early(ucx_operation& left) noexcept {
-  if (completion* const done = std::exchange(left.done, nullptr)) done->on_end(*done, errc::peer_failed);
+  const errc outcome = left.cancelled ? errc::cancelled : errc::peer_failed;
+  if (completion* const done = std::exchange(left.done, nullptr)) done->on_end(*done, outcome);
+}
+
+void ucx_operations::let_go(ucx_operation& sending) {
+  sending.cancelled = true;
+  stranded_.push_back(&sending);
+  news_ = true;
 }
 
 void ucx_operations::end_stranded() noexcept {

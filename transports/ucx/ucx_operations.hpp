@@ -37,7 +37,7 @@ struct ucx_operation : runtime::list_hook {
   bool cancelled = false;  // by this rank
   ucs_status_t outcome = UCS_OK;
   std::array<std::byte, max_framed_header_bytes> header;
-  std::vector<std::byte> copy;  // the payload, if it was sent without a completion
+  std::vector<std::byte> copy;  // the payload, if UCX sends it from here
 };
 
 /// The link's error code for a status of UCX.
@@ -101,6 +101,8 @@ class ucx_operations {
   void end(ucx_operation& ended, bool peer_is_gone);
   bool any_stranded() const noexcept { return !stranded_.empty(); }
   void end_stranded() noexcept;
+  /// For a send whose payload UCX has from the copy: the next `end_stranded` ends it with `cancelled`, and UCX may still send the copy.
+  void let_go(ucx_operation& sending);
   /// Ends all operations with a peer that is gone.
   void end_all(rank_id peer);
   /// Called when the link ends: operations in flight end with `closed`. UCX may still call back until its worker is
@@ -124,7 +126,8 @@ class ucx_operations {
   runtime::intrusive_list<ucx_operation> pending_;  // from `start` until `end`, which is later than UCX's own end
   std::vector<ucx_operation*> ended_;
   std::vector<ucx_operation*> in_ending_;
-  std::vector<ucx_operation*> stranded_;  // fetches from processes that were replaced before `connect` named them
+  // End before UCX ends them: fetches from processes that were replaced before `connect` named them, and sends that were let go.
+  std::vector<ucx_operation*> stranded_;
 };
 
 inline ucx_operation& ucx_operations::make(rank_id peer, completion* done) {
@@ -143,7 +146,10 @@ inline void ucx_operations::recycle(ucx_operation& used) noexcept {
   used.peer = ucx_origin::nobody;
   used.to_come = {};
   used.put = used.cancelled = false;
+  used.copy.clear();
   if (used.copy.capacity() > kept_copy_bytes) std::vector<std::byte>().swap(used.copy);
+  if (!stranded_.empty()) [[unlikely]]
+    std::erase(stranded_, &used);
   spare_.push_back(&used);  // does not allocate: `add_record` has reserved the room
 }
 

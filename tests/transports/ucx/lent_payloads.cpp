@@ -487,8 +487,8 @@ TEST_CASE("nothing is read into memory withdrawn in the middle of a put, nor out
   }
 }
 
-TEST_CASE("nothing is lent if the user has chosen transports without cma") {
-  for (const char* chosen : {"posix,sysv,self", "^cma,cuda"}) {
+TEST_CASE("without cma a peer answers once that it cannot read, and nothing is lent") {
+  for (const char* chosen : {"posix,sysv,self", "^cma,cuda", "tcp,self"}) {
     const outcomes ended = run_processes(2, [chosen](rank_id rank, meeting& all) {
       ::setenv("UCX_TLS", chosen, 1);
       node self(rank, 2, all);
@@ -504,7 +504,56 @@ TEST_CASE("nothing is lent if the user has chosen transports without cma") {
           PARLEY_EXPECT(into == payload);
         }
       }
-      PARLEY_EXPECT(self.wire.statistics().sent[loans] == 0 && self.wire.statistics().received[loans] == 0);
+      PARLEY_EXPECT(self.wire.statistics().sent[loans] == 1 && self.wire.statistics().received[loans] == 1);
+      self.finish(all);
+    });
+    CHECK_MESSAGE(ended.fine(), ended.text());
+  }
+}
+
+TEST_CASE(
+    "sends to a rank that has not polled yet end at once when they are cancelled or abandoned, whatever their size") {
+  for (const char* chosen : {"all", "posix,sysv,self", "tcp,self"}) {
+    const outcomes ended = run_processes(2, [chosen](rank_id rank, meeting& all) {
+      if (std::string_view(chosen) != "all") ::setenv("UCX_TLS", chosen, 1);
+      constexpr std::array<std::size_t, 4> sizes{1'000, 16'384, 262'144, 6'000'000};
+      std::array<blob, 2 * sizes.size()> payloads;
+      std::array<awaited, 2 * sizes.size()> sent;
+      node self(rank, 2, all);
+      self.listen();
+      if (rank == 0) {
+        for (std::size_t i = 0; i < sent.size(); ++i) {
+          payloads[i] = pattern(sizes[i / 2], 1);
+          const errc started = self.wire.send(1, channel::data, bytes_of("old"), payloads[i], &sent[i]);
+          if (started != errc::pending) awaited::note(sent[i], started);
+        }
+        for (int turn = 0; turn < 1'000; ++turn) self.wire.poll();
+        for (std::size_t i = 0; i < sent.size(); ++i) {
+          if (sent[i].calls != 0) continue;
+          i % 2 == 0 ? self.wire.cancel(sent[i]) : self.wire.abandon(sent[i]);
+          std::fill(payloads[i].begin(), payloads[i].end(), std::byte{0xee});
+        }
+        self.until(
+            [&] { return std::all_of(sent.begin(), sent.end(), [](const awaited& a) { return a.calls == 1; }); });
+        PARLEY_EXPECT(sent.back().outcome == errc::cancelled);
+      }
+      all.barrier();
+      for (const std::size_t size : sizes) {
+        if (rank == 0) {
+          PARLEY_EXPECT(self.send_and_wait(1, channel::data, bytes_of("new"), pattern(size, 2)) == errc::none);
+          continue;
+        }
+        for (bool is_old = true; is_old;) {  // what was cancelled comes whole, or not at all
+          self.until([&] { return !self.data.got.empty(); });
+          arrival message = std::move(self.data.got.front());
+          self.data.got.erase(self.data.got.begin());
+          is_old = text_of(message.header()) == "old";
+          blob into(message.length());
+          PARLEY_EXPECT(self.fetch_and_wait(std::move(message), into) == errc::none);
+          PARLEY_EXPECT(into == pattern(into.size(), is_old ? 1 : 2));
+          PARLEY_EXPECT(is_old || into.size() == size);
+        }
+      }
       self.finish(all);
     });
     CHECK_MESSAGE(ended.fine(), ended.text());
