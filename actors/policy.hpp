@@ -16,8 +16,10 @@ enum class decision_source : std::uint8_t {
   pin,           ///< a results file with a `Default` that a person has written
   only_default,  ///< there was no candidate except the default
   tuning_off,
-  kept,  ///< the search measured nothing or was given up: the default stays
-  last = kept
+  kept,        ///< the search measured nothing or was given up: the default stays
+  rule,        ///< a rule of the user names it
+  neighbours,  ///< the next smaller and the next larger decided size run it
+  last = neighbours
 };
 
 struct window_limits {

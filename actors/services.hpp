@@ -12,6 +12,7 @@
 #include <parley/runtime/wire/link.hpp>
 #include <parley/runtime/wire/router.hpp>
 #include <parley/scope.hpp>
+#include <parley/tuning/results/rules.hpp>
 
 #include <boost/unordered/unordered_flat_map.hpp>
 
@@ -122,6 +123,7 @@ class payload_watcher {
   ~payload_watcher() = default;
 };
 
+struct op_declaration;
 struct participant_state;
 struct decision_record;
 class inquiries;
@@ -165,6 +167,8 @@ struct services {
 
   /// Called when a participant of this rank has learned a decision; may be empty.
   std::function<void(const participant_state& of, const decision_record& what)> on_decided{};
+  /// The user's rules for an op; empty: there are none.
+  std::function<std::vector<tuning::rule>(const op_declaration& op)> rules_of{};
 
   payload_watcher* watcher = nullptr;  ///< null: payloads are not watched
 

@@ -35,6 +35,7 @@ MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
 INSTALL = {
+    "blas": "install libopenblas0-pthread, libblis4-pthread and libdnnl2",
     "caf": "install libcaf-dev and run ./dev bench again",
     "mpi": "install libopenmpi-dev and openmpi-bin and run ./dev bench again",
     "simgrid": "run ./dev bench where apt-get can download libsimgrid-dev: it unpacks that in .deps/simgrid",

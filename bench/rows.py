@@ -73,6 +73,11 @@ def many_ops(only):
     return Instructions("the config alone", Program("many_ops", ("--only", only)), (2_000, 6_000), "bench::counted")
 
 
+def gemm(line, label="parley"):
+    """One run of bench/gemm.cpp measures all of its choices, alone on the machine or with another program on each core."""
+    return Reported(label, BUSY_GEMMS if line.endswith("_busy") else GEMMS, line)
+
+
 def declared(label, *arguments):
     """The time that a rank takes to declare all ops."""
     return Reported(label, Program("many_ops", ("--only", "bytes", *arguments)), "many_ops_declare")
@@ -156,6 +161,11 @@ def searches(line, label="parley", ranks=2):
     return Reported(label, SEARCHES[ranks], line)
 
 
+def shared(only, line, label="parley"):
+    """4 ranks in virtual time that share the trials of kernels, with up to 3 % noise in either direction."""
+    return Reported(label, SHARED_SEARCHES[only], line)
+
+
 # The arguments of both sides of the tuning rows. The usual scheme times each of the 8 configs 5 times. parley's coordinator adapts
 # the counts: 2 if times hardly scatter, 7 to 24 of the finalists if they do.
 TUNING = ("--bytes", str(16 << 20), "--configs", "8", "--warm_ups", "1", "--repetitions", "5",
@@ -166,6 +176,10 @@ PUTS = SharedRun("sweep", ("--only", "put", "--repetitions", "2000"), UCX)
 SEARCHES = {ranks: OneRun("searches", ("--ranks", str(ranks))) for ranks in (2, 4)}
 JOINS = {ranks: OneRun("simulator", ("--only", "join", "--ranks", str(ranks)), timeout_s=300) for ranks in (1_024, 4_096)}
 STARTS = {ranks: OneRun("simulator", ("--only", "start", "--ranks", str(ranks)), timeout_s=300) for ranks in (10_000, 100_000)}
+GEMMS = OneRun("gemm", ("--only", "choices"), install=INSTALL["blas"])
+BUSY_GEMMS = OneRun("gemm", ("--only", "choices", "--busy", "yes"), install=INSTALL["blas"], timeout_s=300)
+SHARED_SEARCHES = {only: OneRun("shared_search", ("--only", only)) for only in ("share", "agree")}
+GUIDED = OneRun("guided_search", timeout_s=300)
 FIRST_MINUTE = OneRun("first_minute", (), UCX, timeout_s=300)
 OVERLAP_BETWEEN_HOSTS = between_hosts(1_000)
 
@@ -253,6 +267,26 @@ ROWS = [
         PerCall(Added("parley", tuned_call("tuned"), tuned_call("direct"))), [PerCall(tuned_call("direct"))],
         beside=[PerCall(Added("to the link's calls by hand", tuned_call("tuned"), tuned_call("by_hand")))],
         at_most=250, runs=1),
+    Row("gemm_regret", "percent", gemm("gemm_regret"), [gemm("gemm_default_regret", "always the default")],
+        beside=[gemm("gemm_regret_95", "95th percentile"), gemm("gemm_regret_worst", "worst"),
+                gemm("gemm_more_than_5_off", "choices more than 5 % off")], at_most=2, runs=1),
+    Row("gemm_regret_busy", "percent", gemm("gemm_regret_busy"), [gemm("gemm_default_regret_busy", "always the default")],
+        beside=[gemm("gemm_regret_95_busy", "95th percentile"), gemm("gemm_regret_worst_busy", "worst"),
+                gemm("gemm_more_than_5_off_busy", "choices more than 5 % off")], at_most=5, runs=1),
+    Row("gemm_search_share", "percent", gemm("gemm_search_share"), [gemm("gemm_exhaustive_share", "exhaustive")], at_most=25, runs=1),
+    Row("guided_regret", "percent", Reported("parley", GUIDED, "guided_regret"), [],
+        beside=[Reported("worst", GUIDED, "guided_regret_worst"), Reported("search, ms", GUIDED, "guided_search"),
+                Reported("of the exhaustive time, %", GUIDED, "guided_share")], at_most=5, runs=1),
+    Row("gemm_hit", "ns", Reported("parley", Program("gemm", ("--only", "hit")), "gemm_hit"),
+        [Reported("the bare call", Program("gemm", ("--only", "hit")), "gemm_bare_call")], at_most=30, runs=3),
+    Row("shared_search", "percent", shared("share", "shared_search"), [shared("share", "shared_search_alone", "one rank alone")],
+        beside=[shared("share", "shared_search_worst", "worst of 20 searches")], at_most=30, runs=1, exact=True),
+    Row("shared_search_disagreements", "keys", shared("agree", "shared_search_disagreements"),
+        [shared("agree", "shared_search_regret", "regret, percent")],
+        beside=[shared("agree", "shared_search_regret_95", "regret, 95th percentile"),
+                shared("agree", "shared_search_regret_worst", "regret, worst")], at_most=0, runs=1, exact=True),
+    Row("results_load_100k", "ms", Reported("parley", Program("results_load"), "results_load"),
+        [Reported("a tenth of them", Program("results_load", ("--entries", "10000")), "results_load")], at_most=300, runs=3),
     Row("many_ops_bytes", "bytes", Reported("declared", Program("many_ops", ("--only", "bytes")), "many_ops_bytes"),
         [Reported("used", Program("many_ops", ("--only", "bytes")), "many_ops_used_bytes")], at_most=1024, runs=1),
     Row("many_ops_declare", "ns", declared("parley"), [declared("a tenth of them", "--ops", "1000")], at_most=1e9, runs=3),

@@ -3,6 +3,7 @@
 #include <parley/cli/payload/cuda.hpp>
 #include <parley/cli/payload/device_planes.hpp>
 #include <parley/cli/payload/host_plane.hpp>
+#include <parley/ops/kernels/blas_libraries.hpp>
 #include <parley/run.hpp>
 #include <parley/runtime/version.hpp>
 #include <parley/scope.hpp>
@@ -15,7 +16,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
@@ -23,13 +23,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace parley::cli {
@@ -123,11 +126,26 @@ finding one_sided() {
 }
 
 finding cores() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  const int count = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
   return {"cores", verdict::information,
-          std::to_string(count) + " for this process; more ranks than that share cores, and yield while they wait"};
+          std::to_string(ops::usable_processors()) +
+              " for this process; more ranks than that share cores, and yield while they wait"};
+}
+
+finding matrix_libraries() {
+  std::vector<std::string> found, missing;
+  for (const auto& [name, package] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"openblas", "libopenblas0"}, {"blis", "libblis4"}, {"onednn", "libdnnl2"}}) {
+    const auto is_it = [&](const ops::blas_library* l) { return l->name() == name; };
+    if (std::any_of(ops::blas_libraries().begin(), ops::blas_libraries().end(), is_it)) {
+      found.emplace_back(name);
+    } else {
+      missing.push_back(fmt::format("{} (Debian's {})", name, package));
+    }
+  }
+  const std::string absent = missing.empty() ? "" : fmt::format("; not installed: {}", fmt::join(missing, ", "));
+  if (found.empty())
+    return {"matrix products", verdict::missing, "gemm runs parley's own kernel, which is slow" + absent};
+  return {"matrix products", verdict::works, fmt::format("gemm tries {}{}", fmt::join(found, ", "), absent)};
 }
 
 finding rendezvous() {
@@ -209,7 +227,8 @@ std::vector<finding> look() {
       cross_memory(),
       one_sided(),
       rendezvous(),
-      cores()};
+      cores(),
+      matrix_libraries()};
   add_gpus(all);
   return all;
 }

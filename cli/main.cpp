@@ -1,12 +1,14 @@
 // The `parley` command. Status 0: fine, 1: the run failed, 2: the command line or a file is wrong, 3: `tune` has decided nothing.
 // `parley run` ends with the status of the first rank that failed, or with 124 at its time limit.
 #include <parley/cli/doctor.hpp>
+#include <parley/cli/explain.hpp>
 #include <parley/cli/hosts.hpp>
 #include <parley/cli/output_folder.hpp>
 #include <parley/cli/results.hpp>
 #include <parley/cli/status.hpp>
 #include <parley/cli/suggestion.hpp>
 #include <parley/cli/tune.hpp>
+#include <parley/cli/untuned.hpp>
 #include <parley/number_text.hpp>
 #include <parley/ops/job/rank_environment.hpp>
 #include <parley/ops/job/results_store.hpp>
@@ -37,6 +39,7 @@ constexpr int status_wrong = 2;
 /// The options of `tune`, and of the hidden command of its ranks, as CLI11 reads them.
 struct tune_words {
   std::string spec;
+  std::vector<std::string> untuned;
   std::optional<runtime::rank_id> ranks;
   std::optional<std::uint64_t> microbatches;
   std::string results;
@@ -56,8 +59,9 @@ struct tune_words {
   bool json = false;
 };
 
-/// The options of `results show|check|merge`.
+/// The options of `results show|check|merge|diff|explain|model`.
 struct result_words {
+  std::string key;
   std::vector<std::string> files;
   std::optional<runtime::rank_id> ranks;
   std::string out;
@@ -72,7 +76,7 @@ CLI::Validator number_from(Number least, Number most) {
 
 CLI::App* add_tune(CLI::App& app, const std::string& name, const std::string& text, tune_words& w) {
   CLI::App* tune = app.add_subcommand(name, text);
-  tune->add_option("SPEC", w.spec, "JSON file that describes the ops; see examples/specs")->required();
+  tune->add_option("SPEC", w.spec, "JSON file that describes the ops; see examples/specs");
   tune->add_option("-n,--ranks", w.ranks, "Number of ranks, instead of the spec's")
       ->check(number_from(1U, cli::most_ranks));
   tune->add_option("--microbatches", w.microbatches, "Microbatches or messages of each op, instead of the spec's")
@@ -256,7 +260,10 @@ void name_unknown_results_command(const std::string& word) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> known{
       {"show", {"list", "ls", "print", "cat", "dump", "view", "read"}},
       {"check", {"validate", "verify", "test", "lint", "doctor"}},
-      {"merge", {"add", "combine", "join", "union", "append", "concat"}}};
+      {"merge", {"add", "combine", "join", "union", "append", "concat"}},
+      {"diff", {"compare", "cmp", "changes", "delta"}},
+      {"explain", {"why", "evidence", "reason", "describe"}},
+      {"model", {"predict", "score", "predictions", "accuracy"}}};
   std::vector<std::string> all;
   std::string meant;
   for (const auto& [name, others] : known) {
@@ -266,7 +273,7 @@ void name_unknown_results_command(const std::string& word) {
   }
   if (meant.empty()) meant = cli::suggestion(word, all);
   throw cli::text_error("parley: there is no command `parley results " + word + "`" +
-                        (meant.empty() ? "; the commands are show, check and merge" : meant));
+                        (meant.empty() ? "; the commands are show, check, merge, diff, explain and model" : meant));
 }
 
 int command(int argc, char** argv) {
@@ -340,6 +347,13 @@ int command(int argc, char** argv) {
                  "simulated run; after that there are no faults")
       ->needs(simulated);
   tune->add_option("--trace", words.trace, "Write the invocations of all ranks to this file, as lines of JSON");
+  auto* untuned = tune->add_option(
+      "--untuned", words.untuned,
+      "Instead of a spec: tune the matrix multiplications that these files list, which RECORD_UNTUNED writes. "
+      "Results are kept for the ranks of all jobs: in tunableop_results.csv, or with --results a.csv in a.csv");
+  for (const char* const each : {"SPEC", "--ranks", "--microbatches", "--no-tuning", "--budget", "--device", "--mask",
+                                 "--one-process", "--sim", "--trace"})
+    untuned->excludes(tune->get_option(each));
 
   tune_words rank_words;
   CLI::App* tune_rank = add_tune(app, "tune-rank", "", rank_words);
@@ -351,17 +365,25 @@ int command(int argc, char** argv) {
   doctor->add_flag("--json", doctor_json, "Print one JSON document on standard output");
 
   result_words results;
-  CLI::App* results_command = app.add_subcommand("results", "Show, check or merge results files");
+  CLI::App* results_command = app.add_subcommand("results", "Show, check, merge, compare or explain results files");
   results_command->require_subcommand(1);
   CLI::App* show = results_command->add_subcommand("show", "Print what is in results files");
   CLI::App* check = results_command->add_subcommand(
       "check", "Show whether this machine and version would trust results files, and which lines cannot be read");
   CLI::App* merge = results_command->add_subcommand(
       "merge", "Add files to one; the first entry for a key wins, files with other validators are refused");
-  for (CLI::App* each : {show, check, merge}) {
+  CLI::App* diff = results_command->add_subcommand("diff", "Show in what two results files differ");
+  CLI::App* explain = results_command->add_subcommand("explain", "Show why a config was chosen, with all measurements");
+  explain->add_option("KEY", results.key, "`op,parameters` as in the results file, or a part of it")->required();
+  explain->footer("Status 0; 1: there is no decision for such a key; 2: a file cannot be read");
+  CLI::App* model =
+      results_command->add_subcommand("model", "Show how good the times were that were expected before trials");
+  for (CLI::App* each : {show, check, merge, diff, explain, model}) {
     each->add_option("FILE", results.files, "Results files")->required();
     each->add_flag("--json", results.json, "Print one JSON document on standard output, and nothing else there");
   }
+  diff->get_option("FILE")->expected(2);
+  diff->footer("Status 0: all choices and validators are the same; 1: some differ; 2: a file cannot be read");
   check->add_option("-n,--ranks", results.ranks, "Number of ranks of the job; otherwise any will do")
       ->check(number_from(1U, cli::most_ranks));
   check->footer(
@@ -382,6 +404,9 @@ int command(int argc, char** argv) {
     throw cli::text_error("parley: `-np` is not an option of `parley run`; say how many ranks with -n N");
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
+    const tune_words& given = tune_rank->parsed() ? rank_words : words;
+    if ((tune->parsed() || tune_rank->parsed()) && given.spec.empty() && given.untuned.empty())
+      throw CLI::RequiredError("SPEC");
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() != 0) name_unknown_option(app);
     return app.exit(e) == 0 ? 0 : status_wrong;
@@ -399,8 +424,17 @@ int command(int argc, char** argv) {
   const auto results_format = results.json ? cli::output_format::json : cli::output_format::table;
   if (show->parsed()) return cli::show_results(results.files, results_format);
   if (check->parsed()) return cli::check_results(results.files, results.ranks, results_format);
+  if (diff->parsed()) return cli::diff_results(results.files[0], results.files[1], results_format);
+  if (explain->parsed()) return cli::explain_results(results.key, results.files, results_format);
+  if (model->parsed()) return cli::score_model(results.files, results_format);
   if (merge->parsed()) return cli::merge_results(results.files, results.out, results_format);
   if (doctor->parsed()) return cli::doctor(doctor_json ? cli::output_format::json : cli::output_format::table);
+  if (!words.untuned.empty()) {
+    return cli::tune_untuned({.files = words.untuned,
+                              .results_path = words.results,
+                              .no_results = words.no_results,
+                              .format = words.json ? cli::output_format::json : cli::output_format::table});
+  }
   return cli::tune({.settings = settings_of(words),
                     .format = words.json ? cli::output_format::json : cli::output_format::table,
                     .trace_path = words.trace});

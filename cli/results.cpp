@@ -1,4 +1,6 @@
 #include <parley/cli/results.hpp>
+
+#include <parley/cli/lines.hpp>
 #include <parley/cli/table.hpp>
 #include <parley/machine.hpp>
 #include <parley/ops/job/rank_environment.hpp>
@@ -13,8 +15,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <utility>
 
@@ -30,8 +34,6 @@ constexpr int status_not_written = 1;
 constexpr int status_wrong = 2;
 constexpr std::string_view world_validator = "PARLEY_WORLD";
 
-void complain(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); }
-void say(const std::string& text) { std::printf("%s\n", text.c_str()); }
 void print(const json::object& document) { std::printf("%s\n", json::serialize(document).c_str()); }
 
 /// A file that was read, or the reason why it could not be read.
@@ -140,10 +142,99 @@ struct verdict {
 
 verdict judge(const read_file& f, std::optional<runtime::rank_id> world) {
   if (!f.content) return {status_wrong, f.why_not};
-  const auto why = tuning::compare_validators(f.content->file.validators(), wanted(*f.content, world));
-  const std::string text = why ? f.path + ": " + why->text : "";
+  const std::vector<tuning::validator> here = wanted(*f.content, world);
+  const auto why = tuning::compare_validators(f.content->file.validators(), here);
+  std::string text = why ? f.path + ": " + why->text : "";
+  const std::vector<std::string> soft = ops::heed_soft_validators({}, ops::own_variable);
+  if (why && tuning::differ_only_in(soft, f.content->file.validators(), here) && f.content->skipped_lines == 0)
+    return {0, text + "; PARLEY_SOFT_VALIDATORS allows that, so ranks use the results and search them again"};
   if (f.content->skipped_lines != 0) return {status_wrong, text};  // `merge` refuses such files
   return {why ? status_not_for_here : 0, text};
+}
+
+/// The entries of two files for one key; null: the file has none.
+struct entry_pair {
+  const tuning::result_entry* before = nullptr;
+  const tuning::result_entry* after = nullptr;
+  const tuning::result_entry& any() const { return before != nullptr ? *before : *after; }
+  bool is_one_choice() const { return before != nullptr && after != nullptr && before->solution == after->solution; }
+  /// The time after, by the time before; 0: not known.
+  double ratio() const {
+    const bool timed = before != nullptr && after != nullptr && before->time_ms > 0 && after->time_ms > 0;
+    return timed ? after->time_ms / before->time_ms : 0;
+  }
+};
+
+struct difference {
+  std::vector<std::array<std::string, 3>> validators;  // name, before, after
+  std::vector<entry_pair> choices;
+  std::vector<entry_pair> times;
+  std::size_t same = 0;
+};
+
+/// The validators that only one file has, or whose values differ.
+std::vector<std::array<std::string, 3>> validator_differences(const tuning::results_file& a,
+                                                              const tuning::results_file& b) {
+  std::map<std::string, std::array<std::string, 2>> values;
+  for (const auto& v : a.validators()) values[v.name][0] = v.value;
+  for (const auto& v : b.validators()) values[v.name][1] = v.value;
+  std::vector<std::array<std::string, 3>> all;
+  for (const auto& [name, value] : values)
+    if (value[0] != value[1]) all.push_back({name, value[0], value[1]});
+  return all;
+}
+
+difference difference_of(const tuning::results_file& a, const tuning::results_file& b) {
+  constexpr double much = 1.1;
+  difference all;
+  all.validators = validator_differences(a, b);
+  const auto sort_in = [&all](const entry_pair& p) {
+    const double ratio = p.ratio();
+    if (!p.is_one_choice()) {
+      all.choices.push_back(p);
+    } else if (ratio != 0 && (ratio > much || ratio < 1 / much)) {
+      all.times.push_back(p);
+    } else {
+      ++all.same;
+    }
+  };
+  for (const auto& e : a.entries()) sort_in({&e, b.find(e.op, e.parameters)});
+  for (const auto& e : b.entries())
+    if (a.find(e.op, e.parameters) == nullptr) sort_in({nullptr, &e});
+  return all;
+}
+
+json::array pairs_json(const std::vector<entry_pair>& pairs) {
+  json::array list;
+  const auto side = [](const tuning::result_entry* e) {
+    return e == nullptr ? json::value(nullptr)
+                        : json::value(json::object{{"solution", e->solution}, {"time_ms", e->time_ms}});
+  };
+  for (const entry_pair& p : pairs)
+    list.push_back(json::object{
+        {"op", p.any().op}, {"parameters", p.any().parameters}, {"before", side(p.before)}, {"after", side(p.after)}});
+  return list;
+}
+
+void print(const difference& d, const std::string& before, const std::string& after) {
+  table_rows validators;
+  for (const auto& v : d.validators) validators.push_back({v[0], v[1].empty() ? "-" : v[1], v[2].empty() ? "-" : v[2]});
+  table_rows entries{{"op", "key", before, "ms", after, "ms", "after/before"}};
+  const auto choice = [](const tuning::result_entry* e) { return e == nullptr ? "-" : e->solution; };
+  const auto time = [](const tuning::result_entry* e) {
+    return e == nullptr || !(e->time_ms > 0) ? "-" : fmt::format("{:.6g}", e->time_ms);
+  };
+  for (const auto* part : {&d.choices, &d.times})
+    for (const entry_pair& p : *part)
+      entries.push_back({p.any().op, p.any().parameters, choice(p.before), time(p.before), choice(p.after),
+                         time(p.after), p.ratio() == 0 ? "-" : fmt::format("{:.3g}", p.ratio())});
+  if (!validators.empty()) {
+    validators.insert(validators.begin(), {"validator", before, after});
+    say(aligned(validators, 3));
+  }
+  if (entries.size() > 1) say(aligned(entries, 3));
+  say(fmt::format("{} choices differ, {} times of one choice differ by more than 10 %, {} entries are the same",
+                  d.choices.size(), d.times.size(), d.same));
 }
 
 /// All files merged into one, and complaints about the files that were left out.
@@ -256,6 +347,34 @@ int check_results(const std::vector<std::string>& files, std::optional<runtime::
                                 {"warnings", warnings_of(f)}});
   }
   if (format == output_format::json) print({{"status", status}, {"files", std::move(list)}});
+  return status;
+}
+
+int diff_results(const std::string& before, const std::string& after, output_format format) {
+  constexpr int status_differ = 1;
+  const std::vector<read_file> both = read_all({before, after});
+  for (const read_file& f : both) {
+    if (f.content) {
+      complain_of_lines(f);
+    } else {
+      complain(f.why_not);
+    }
+  }
+  if (!both[0].content || !both[1].content) return status_wrong;
+  const difference d = difference_of(both[0].content->file, both[1].content->file);
+  const int status = d.choices.empty() && d.validators.empty() ? 0 : status_differ;
+  if (format == output_format::table) {
+    print(d, before, after);
+    return status;
+  }
+  json::array validators;
+  for (const auto& v : d.validators)
+    validators.push_back(json::object{{"name", v[0]}, {"before", v[1]}, {"after", v[2]}});
+  print({{"status", status},
+         {"validators", std::move(validators)},
+         {"choices", pairs_json(d.choices)},
+         {"times", pairs_json(d.times)},
+         {"same", d.same}});
   return status;
 }
 

@@ -5,6 +5,7 @@
 #include <parley/cli/progress.hpp>
 #include <parley/cli/rank_report.hpp>
 #include <parley/cli/table.hpp>
+#include <parley/ops/job/evidence_file.hpp>
 #include <parley/ops/job/results_store.hpp>
 #include <parley/runtime/random.hpp>
 #include <parley/simulation/scenarios/many_seeds.hpp>
@@ -192,17 +193,28 @@ learned_results learned(const rank_reports& reports) {
   return all;
 }
 
-/// Adds the new results to the file. A file that belongs to another job, or cannot be read, stays unchanged.
-ops::kept_results keep(const std::string& path, const learned_results& more) {
+/// Adds the new results to the file, and their evidence to the file beside it. A file that belongs to another job, or cannot be read, stays
+/// unchanged.
+ops::kept_results keep(const std::string& path, const learned_results& more, const rank_reports& reports) {
   std::random_device random;
   const std::uint64_t unique = std::uint64_t{random()} << 32U | random();
   std::error_code none;
   transports::file_storage disk;
-  return ops::keep_results(disk, path, more.file,
-                           {.superseded = more.superseded,
-                            .unique = unique,
-                            .spare_folder = std::filesystem::temp_directory_path(none).string()})
-      .value();
+  ops::kept_results kept = ops::keep_results(disk, path, more.file,
+                                             {.superseded = more.superseded,
+                                              .unique = unique,
+                                              .spare_folder = std::filesystem::temp_directory_path(none).string()})
+                               .value();
+  ops::evidence_file evidence(disk, ops::evidence_of(path));
+  for (const auto& report : reports) {
+    if (!report) continue;
+    for (const json::value& e : report->at("results").at("evidence").as_array())
+      evidence.note(std::string(e.at(0).as_string()), std::string(e.at(1).as_string()),
+                    std::string(e.at(2).as_string()));
+  }
+  if (const auto written = evidence.write(); !written)
+    kept.warnings.push_back("the results are kept, but not their evidence: " + written.reason().text());
+  return kept;
 }
 
 json::object results_part(const ops::kept_results& k, const std::string& why_not) {
@@ -357,7 +369,7 @@ int run_and_tell(const tune_options& o) {
   fill_in_remembered_times(document, more.file);
   if (!path.empty() && sound) {
     try {
-      results = keep(path, more);
+      results = keep(path, more, ran.reports);
     } catch (const runtime::failure& e) {
       not_kept = e.what();
       status = status_failed;

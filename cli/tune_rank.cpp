@@ -9,6 +9,7 @@
 #include <parley/config.hpp>
 #include <parley/cuda_space.hpp>
 #include <parley/machine.hpp>
+#include <parley/ops/core/decision_record.hpp>
 #include <parley/ops/job/one_process.hpp>
 #include <parley/ops/job/rank_environment.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
@@ -94,9 +95,7 @@ void add_evidence(json::object& candidate, const actors::decision_record* d, std
 void add_exclusion(json::object& candidate, const search& c, std::size_t index) {
   for (const exclusion& e : c.excluded()) {
     if (e.candidate != index) continue;
-    candidate["status"] = e.kind == exclusion::reason::failed ? "quarantined"
-                          : e.kind == exclusion::reason::same ? "same"
-                                                              : "excluded";
+    candidate["status"] = actors::status_of(e.kind);
     candidate["detail"] = e.why;
   }
 }
@@ -210,7 +209,10 @@ json::object results_of(const ops::rank& self) {
     for (const auto& e : entries) list.push_back(json::array{e.op, e.parameters, e.solution, e.time_ms, e.thin});
     return list;
   };
+  json::array evidence;
+  for (const ops::decision& d : self.explained()) evidence.push_back(json::array{d.op, d.key, ops::json_of(d)});
   return {{"validators", std::move(validators)},
+          {"evidence", std::move(evidence)},
           {"learned", listed(self.learned())},
           {"entries", listed(file.entries())},
           {"superseded", listed(self.superseded())}};

@@ -11,6 +11,8 @@
 #include <parley/transports/launch/environment.hpp>
 #include <parley/transports/launch/pmi.hpp>
 #include <parley/tuning/results/results.hpp>
+#include <parley/tuning/results/rules.hpp>
+#include <parley/tuning/text.hpp>
 
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,6 +22,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace parley::fuzz {
 
@@ -32,8 +35,7 @@ std::map<std::string, std::string, std::less<>> variables_in(input bytes) {
   std::map<std::string, std::string, std::less<>> all;
   std::string_view text = text_of(bytes);
   while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const std::string_view line = tuning::take_until('\n', text);
     const auto equals = line.find('=');
     if (equals != std::string_view::npos) all.emplace(line.substr(0, equals), line.substr(equals + 1));
   }
@@ -59,7 +61,13 @@ void environment(input bytes) {
   }
   const ops::rank_settings plain;
   try {
-    const auto heeded = ops::heed_environment(plain, [&](const std::string& name) { return find(all, name); });
+    // The rules are a file, which `results_file` reads from its input.
+    std::vector<std::string> names;
+    for (const auto& [name, value] : all) names.push_back(name);
+    const auto lookup = [&](const std::string& name) {
+      return name == "PARLEY_RULES" ? std::nullopt : find(all, name);
+    };
+    const auto heeded = ops::heed_environment(plain, lookup, names);
     require(heeded.warnings.size() <= all.size() + 1, "warnings are bounded");
   } catch (const runtime::failure& f) {
     require(f.code() == errc::malformed, "a variable that cannot be read is malformed");
@@ -105,7 +113,19 @@ void pmi(input bytes) {
   ::close(pair[1]);
 }
 
+namespace {
+void rules_file(input bytes) {
+  const auto rules = tuning::rule_file::parse(text_of(bytes), "rules.csv");
+  if (!rules) return require(rules.reason().text.starts_with("rules.csv:"), "a fault of a rule has a place");
+  for (const tuning::rule& r : rules->of("acts/0>1")) {
+    static_cast<void>(r.fits("16MiB_bf16", 16U << 20U));
+    require(!r.excludes_config("direct") || r.excludes, "only a rule with ^ excludes");
+  }
+}
+}  // namespace
+
 void results_file(input bytes) {
+  rules_file(bytes);
   const auto parsed = tuning::parse_results(text_of(bytes));
   if (!parsed) return;
   const auto& file = parsed.value().file;

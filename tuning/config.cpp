@@ -8,6 +8,7 @@
 
 #include <parley/tuning/hash.hpp>
 #include <parley/tuning/results/results.hpp>
+#include <parley/tuning/text.hpp>
 
 namespace parley::tuning {
 
@@ -48,12 +49,6 @@ std::vector<parameter> sorted(std::vector<parameter> parameters) {
     return a.name != b.name ? a.name < b.name : a.value < b.value;
   });
   return parameters;
-}
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  return text;
 }
 
 problem malformed_id(std::string_view text, std::string_view why) {

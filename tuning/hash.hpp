@@ -10,6 +10,15 @@
 
 namespace parley::tuning {
 
+inline constexpr std::uint64_t golden_ratio = 0x9e3779b97f4a7c15U;
+/// The step of splitmix64: a number that looks drawn, for each `x`.
+constexpr std::uint64_t mixed(std::uint64_t x) noexcept {
+  x += golden_ratio;
+  x = (x ^ (x >> 30U)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27U)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31U);
+}
+
 class stable_hash {
  public:
   constexpr stable_hash& number(std::uint64_t value) noexcept {

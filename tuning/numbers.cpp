@@ -1,5 +1,7 @@
 #include <parley/tuning/numbers.hpp>
 
+#include <parley/tuning/hash.hpp>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -55,14 +57,6 @@ constexpr std::array<of_type, 13> types{{
     {8, &load_as<std::uint64_t>, true},
 }};
 const of_type& about(number_type t) noexcept { return types[static_cast<std::size_t>(t)]; }
-
-// splitmix64
-std::uint64_t mixed(std::uint64_t x) noexcept {
-  x += 0x9e3779b97f4a7c15U;
-  x = (x ^ (x >> 30U)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27U)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31U);
-}
 
 template <class T>
 void store(std::byte* at, T value) noexcept {

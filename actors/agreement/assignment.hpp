@@ -84,6 +84,7 @@ class assignment {
   void ask_begun(std::function<bool(std::uint32_t tag, std::uint64_t invocation)> begun) {
     terms_->begun = std::move(begun);
   }
+  void heed(std::vector<tuning::rule> rules) { terms_->rules = std::move(rules); }
   void compare_calls_alone() noexcept { terms_->calls_alone = true; }
   void trials_are_extra() noexcept { terms_->trials_are_extra = true; }
 

@@ -429,6 +429,8 @@ class coordinator_behaviour {
   // Warns the user on the leader's rank of configs that failed in real invocations, once for each key.
   void warn_of_failures() {
     for (const auto& c : state_.assigned->searches()) {
+      if (const std::string rule = c->take_rule_not_followed(); !rule.empty())
+        warn(services_, state_.declaration.title() + ", messages of " + c->key() + ": " + rule);
       while (const exclusion* const e = c->next_untold()) {
         warn(services_, state_.declaration.title() + ", messages of " + c->key() + ": " + e->why +
                             "; this config no longer runs, and calls run " + c->chosen().config);
@@ -550,6 +552,7 @@ class coordinator_behaviour {
 
   // Only what all participants have warmed may be assigned (S3). The default needs no rehearsal: it is always there.
   void open() {
+    if (services_.rules_of) state_.assigned->heed(services_.rules_of(state_.declaration));
     state_.assigned->limit(limits_of_all());
     std::vector<std::uint64_t> digests;
     std::vector<std::string> ids;
@@ -681,6 +684,8 @@ class coordinator_behaviour {
     d.largest_bytes = c.bucket().largest_bytes();
     d.searches_on = static_cast<std::uint32_t>(state_.assigned->searching());
     d.confidence = c.chosen().confidence;
+    d.trials = c.trials();
+    d.cost_ns = c.cost_ns();
     note_measured(c, 0);
     if (c.chosen().candidate != 0) note_measured(c, c.chosen().candidate);
     tell_all(d);

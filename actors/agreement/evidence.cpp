@@ -139,13 +139,16 @@ wire_evidence evidence_of(std::size_t candidate, const trial_book& book, const s
   e.detail = a.detail.empty() ? why_mixed(e.digest, state) : a.detail;
   for (const exclusion& x : excluded) {
     if (x.candidate != candidate) continue;
-    e.status = x.kind == exclusion::reason::failed ? "quarantined"
-               : x.kind == exclusion::reason::same ? "same"
-                                                   : "excluded";
+    e.status = status_of(x.kind);
     e.detail = x.why;
   }
   e.detail.resize(std::min(e.detail.size(), longest_detail));
   e.proposer = proposer_of(e.digest, state);
+  if (candidate < book.expected.size()) {
+    e.expected_ns = book.expected[candidate].time_ns;
+    e.expected_low_ns = book.expected[candidate].low_ns;
+    e.expected_high_ns = book.expected[candidate].high_ns;
+  }
   for (const tuning::own_measurement& m : seen_by_each(candidate, book, state)) {
     wire_own_time own;
     own.rank = m.participant;
@@ -153,6 +156,8 @@ wire_evidence evidence_of(std::size_t candidate, const trial_book& book, const s
     own.repetitions = static_cast<std::uint32_t>(m.repetitions);
     own.status = std::string(tuning::name(m.status));
     own.ran = part_of(own.rank, e.digest, state);
+    own.fastest_ns = m.fastest_ns;
+    own.spread_ns = m.spread_ns;
     e.ranks.push_back(std::move(own));
   }
   return e;

@@ -158,7 +158,9 @@ struct wire_own_time {
   std::uint32_t repetitions = 0;
   std::string status;     ///< a `tuning::aggregate_status`
   std::uint64_t ran = 0;  ///< the config that it ran: for a mixture, its part
-  PARLEY_FIELDS(rank, time_ns, repetitions, status, ran)
+  double fastest_ns = 0;
+  double spread_ns = 0;  ///< median deviation of the repetitions
+  PARLEY_FIELDS(rank, time_ns, repetitions, status, ran, fastest_ns, spread_ns)
 };
 /// A config that some ranks run in place of the decided one, and those ranks.
 struct wire_part {
@@ -171,15 +173,18 @@ struct wire_evidence {
   std::uint64_t digest = 0;
   double time_ns = 0;  ///< the longest time of all participants per repetition, then the median
   std::uint32_t repetitions = 0;
-  std::string status;    ///< a `tuning::aggregate_status`, `quarantined`, `excluded`, `same`, `lacking` or `remembered`
-  double spread_ns = 0;  ///< median deviation of the repetitions
+  std::string
+      status;  ///< a `tuning::aggregate_status`, `quarantined`, `excluded`, `hopeless`, `same`, `lacking` or `remembered`
+  double spread_ns = 0;       ///< median deviation of the repetitions
   double clock_error_ns = 0;  ///< possible error from comparing the clocks of several hosts
   /// The reason why it was not measured or may not run. If it is `lacking`: which rank lacks it, and why.
   std::string detail;
   std::uint32_t proposer = 0;  ///< the first rank that has it in its catalogue
   std::vector<wire_own_time> ranks;
   std::string config;  ///< name of a `lacking` config, which the reader may not know
-  PARLEY_FIELDS(digest, time_ns, repetitions, status, spread_ns, clock_error_ns, detail, proposer, ranks, config)
+  double expected_ns = 0, expected_low_ns = 0, expected_high_ns = 0;  ///< expected before the trials; 0: nothing
+  PARLEY_FIELDS(digest, time_ns, repetitions, status, spread_ns, clock_error_ns, detail, proposer, ranks, config,
+                expected_ns, expected_low_ns, expected_high_ns)
 };
 struct decide {
   static constexpr std::uint16_t message_type = 8;
@@ -200,8 +205,10 @@ struct decide {
   std::uint32_t searches_on = 0;    ///< searches for other keys of this op that still run
   std::vector<wire_part> parts;     ///< of a mixture: configs that participants run in place of the winner
   tuning::confidence confidence = tuning::confidence::none;
+  std::uint64_t trials = 0;  ///< made by all searches for this key
+  double cost_ns = 0;        ///< how much longer these took than the default
   PARLEY_FIELDS(number, key, digest, why, evidence, source, proposer, machines, mixture, version, search, participants,
-                left_out, largest_bytes, searches_on, parts, confidence)
+                left_out, largest_bytes, searches_on, parts, confidence, trials, cost_ns)
 };
 
 /// A participant's request to the leader; it may be sent at any time.

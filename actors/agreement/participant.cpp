@@ -241,6 +241,8 @@ class participant_behaviour {
     d.left_out = m.body.left_out;
     d.parts = std::move(m.body.parts);
     d.confidence = m.body.confidence;
+    d.trials = m.body.trials;
+    d.cost_ns = m.body.cost_ns;
     note(runtime::flight_event::decided, {.invocation = d.evidence.size() + d.left_out,
                                           .digest = d.digest,
                                           .bytes = m.body.largest_bytes,

@@ -43,6 +43,8 @@ struct decision_record {
   std::uint32_t left_out = 0;      ///< candidates that the evidence has no room for
   std::vector<wire_part> parts{};  ///< of a mixture: configs that ranks run in place of the winner
   tuning::confidence confidence = tuning::confidence::none;
+  std::uint64_t trials = 0;  ///< of all searches for this key
+  double cost_ns = 0;        ///< how much longer these took than the default
 };
 
 /// How long one rehearsal may take. Ranks begin it at different times, and a rank that computes without polling delays it. If a part must

@@ -1,7 +1,9 @@
 /// The life of a search: how it begins, decides, fails, is given up, and begins again.
 #include <parley/actors/agreement/search.hpp>
+#include <parley/tuning/results/results.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -27,12 +29,13 @@ std::string search::progress() const {
 
 void search::begin(time_ns now) {
   exclude_beyond_limits();
+  exclude_by_rules();
   exclude_equals();
   if (where() != stage::waiting) return;  // it has begun already, with fewer candidates
+  if (settle_by_rule(now)) return;
   // A config that may not run for this key is treated like a config that no rank has.
   std::vector<std::string> allowed;
-  for (std::size_t i = 0; i < terms_.ids.size(); ++i)
-    allowed.push_back(tuning::name_in_file(terms_.ids[i], terms_.mixtures[i]));
+  for (std::size_t i = 0; i < terms_.ids.size(); ++i) allowed.push_back(terms_.name_of(i));
   for (const exclusion& e : excluded_) {
     if (e.kind != exclusion::reason::same) allowed[e.candidate].clear();
   }
@@ -57,10 +60,12 @@ void search::begin(time_ns now) {
     settle(0, off ? decision_source::tuning_off : decision_source::only_default, said.empty() ? usual : said, now);
     return;
   }
+  if (terms_.plan.interpolate && settle_by_neighbours(now)) return;
   begin_run(now);
 }
 
 void search::begin_with_more(const std::string& why, time_ns now) {
+  if (settle_by_rule(now)) return;  // the rule's config may be one of the new candidates
   if (!decided_) {
     again_at_ns_ = now;  // a new search follows once this search has decided
   } else if (!chosen_.from_results()) {
@@ -76,12 +81,18 @@ void search::begin_run(time_ns now) {
   again_at_ns_ = runtime::never;
   postponed_ = refines_ = false;
   if (number_ > 1) missed_.clear();
-  std::erase_if(excluded_, [](const exclusion& e) { return e.kind == exclusion::reason::unmet; });
+  std::erase_if(excluded_, [](const exclusion& e) {
+    return e.kind == exclusion::reason::unmet || e.kind == exclusion::reason::hopeless;
+  });
   decided_ = false;
+  std::vector<tuning::predicted_time> expected = expected_times();
+  if (number_ == 1) exclude_hopeless(expected);
   run_.emplace(terms_, excluded_, book_);
+  book_.expected = std::move(expected);
   ++terms_.searching;
   if (!run_->plan().finished()) return;
-  const bool alike = excluded_.back().kind == exclusion::reason::same;
+  const bool alike =
+      excluded_.back().kind == exclusion::reason::same;  // a hopeless candidate is never the only other one
   const char* const begins = alike ? "there is only the default to try: " : "only the default may run: ";
   settle(0, decision_source::only_default, begins + excluded_.back().why, now);
 }
@@ -113,12 +124,73 @@ void search::exclude(std::size_t candidate, exclusion::reason kind, std::string 
   if (run_) run_->drop(candidate);
 }
 
+bool search::has_other_candidates() const noexcept {
+  using reason = exclusion::reason;
+  const auto comes_back = [](const exclusion& e) { return e.kind == reason::unmet || e.kind == reason::hopeless; };
+  const auto out = excluded_.size() - static_cast<std::size_t>(std::ranges::count_if(excluded_, comes_back));
+  return out + 1 < terms_.candidates.size();
+}
+
+bool search::was_decided_untried() const noexcept {
+  using source = decision_source;
+  const source s = chosen_.source;
+  return decided_ && number_ == 1 && (s == source::results || s == source::rule || s == source::neighbours);
+}
+
 void search::exclude_beyond_limits() {
   for (const candidate_limit& l : terms_.limits) {
     const std::size_t candidate = terms_.place_of(l.digest);
     if (candidate == 0 || candidate == terms_.candidates.size() || bucket_.largest_bytes() <= l.largest_bytes) continue;
     exclude(candidate, exclusion::reason::constraint, l.why);
   }
+}
+
+void search::exclude_by_rules() {
+  for (const tuning::rule& r : terms_.rules) {
+    if (!r.excludes || !r.fits(key_, bucket_.largest_bytes())) continue;
+    for (std::size_t i = 1; i < terms_.ids.size(); ++i) {
+      if (r.excludes_config(tuning::id_in_file(terms_.ids[i])))
+        exclude(i, exclusion::reason::constraint, r.place + " excludes it");
+    }
+  }
+}
+
+// The first rule that names a config decides. If that config is no candidate, the decision says so, and the search goes on.
+bool search::settle_by_rule(time_ns now) {
+  const auto names_one = [&](const tuning::rule& r) { return !r.excludes && r.fits(key_, bucket_.largest_bytes()); };
+  const auto first = std::find_if(terms_.rules.begin(), terms_.rules.end(), names_one);
+  if (first == terms_.rules.end()) return false;
+  std::size_t named = 0;
+  if (first->config != tuning::pinned_default) {
+    const auto at = std::find(terms_.ids.begin(), terms_.ids.end(), first->config);
+    named = static_cast<std::size_t>(at - terms_.ids.begin());
+  }
+  for (const exclusion& e : excluded_) {
+    if (e.candidate == named && e.kind == exclusion::reason::same) named = e.same_as;
+  }
+  if (named >= terms_.ids.size() || excludes(named)) {
+    const bool has_it = named < terms_.ids.size();
+    by_rule_ = first->place + " names " + first->config +
+               (has_it ? ", which is excluded" : ", which is none of the configs that all ranks can run");
+    return false;
+  }
+  by_rule_.clear();
+  if (is_by_rule() && chosen_.candidate == named) return true;
+  settle(named, decision_source::rule, first->place + " names it", now);
+  return true;
+}
+
+bool search::settle_by_neighbours(time_ns now) {
+  const auto above = terms_.winners.upper_bound(bucket_.largest_bytes());
+  if (above == terms_.winners.begin() || above == terms_.winners.end()) return false;
+  const auto below = std::prev(above);
+  const std::size_t winner = terms_.place_of(above->second);
+  if (below->second != above->second || winner >= terms_.candidates.size() || excludes(winner)) return false;
+  settle(winner, decision_source::neighbours,
+         "for " + tuning::byte_size_text(below->first) + " and " + tuning::byte_size_text(above->first) + " " +
+             terms_.ids[winner] + " has won",
+         now);
+  return true;
 }
 
 // The shape of a candidate at the smallest and the largest size of the key; no size between them has another shape. The parts of a mixture
@@ -146,11 +218,44 @@ void search::exclude_equals() {
   }
 }
 
+std::vector<tuning::predicted_time> search::expected_times() const {
+  std::vector<tuning::predicted_time> all(terms_.candidates.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    auto p = terms_.model.predict(0, terms_.name_of(i), bucket_.largest_bytes());
+    if (p && !p->measured) all[i] = std::move(p).value();
+  }
+  return all;
+}
+
+// Excludes candidates whose expected time is surely longer than that of another one. The expectation may be wrong, so the first of the
+// others is tried in any case, and a later search tries all of them.
+void search::exclude_hopeless(const std::vector<tuning::predicted_time>& expected) {
+  const auto is_expected = [&](std::size_t i) { return expected[i].time_ns > 0 && !excludes(i); };
+  std::size_t best = 0, first_other = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (!is_expected(i)) continue;
+    if (!is_expected(best) || expected[i].high_ns < expected[best].high_ns) best = i;
+    if (i != 0 && (first_other == 0 || expected[i].time_ns < expected[first_other].time_ns)) first_other = i;
+  }
+  for (std::size_t i = 1; i < expected.size(); ++i) {
+    if (!is_expected(i) || i == first_other || expected[i].low_ns <= expected[best].high_ns) continue;
+    exclude(i, exclusion::reason::hopeless,
+            "it is expected to take at least " + tuning::time_text(expected[i].low_ns) + ", and " + terms_.ids[best] +
+                " at most " + tuning::time_text(expected[best].high_ns) + ", as other sizes show");
+    excluded_.back().told = true;
+  }
+}
+
 void search::quarantine(std::size_t candidate, const std::string& why, time_ns now) {
   if (candidate == 0 || excludes(candidate)) return;
   exclude(candidate, exclusion::reason::failed, "failed: " + why);
   if (terms_.settled) terms_.settled();
+  if (chosen_.candidate == candidate) terms_.winners.erase(bucket_.largest_bytes());
   rest_ = !decided_;
+  // Others may have seemed hopeless only beside this one.
+  const bool others =
+      std::ranges::any_of(excluded_, [](const exclusion& e) { return e.kind == exclusion::reason::hopeless; });
+  if (run_ && others && !asked_again_) asked_again_ = terms_.ids[candidate] + " has failed";
   if (chosen_.candidate != candidate) return;
   // The config in force has failed. A search in progress finds the next config; without one, a later search does.
   fall_back();
@@ -163,6 +268,8 @@ void search::quarantine(std::size_t candidate, const std::string& why, time_ns n
 }
 
 void search::fall_back() {
+  if (chosen_.source == decision_source::rule || chosen_.source == decision_source::neighbours)
+    chosen_.source = decision_source::kept;
   chosen_.confidence = tuning::confidence::none;
   chosen_.candidate = 0;
   chosen_.digest = terms_.default_digest;
@@ -172,13 +279,13 @@ void search::fall_back() {
 }
 
 void search::fail_rehearsal(std::size_t candidate, const std::string& why, time_ns now) {
-  const bool remembered = is_remembered() && chosen_.candidate == candidate;
+  const bool untried = was_decided_untried() && chosen_.candidate == candidate;
   quarantine(candidate, why, now);
-  if (remembered) start_over(now);
+  if (untried) start_over(now);
 }
 
 void search::postpone(const std::string& why, time_ns now) {
-  if (!is_remembered() || chosen_.candidate == 0) return;
+  if (!was_decided_untried() || chosen_.candidate == 0) return;
   chosen_.why = chosen_.config + " is remembered, but " + why + "; so the default runs";
   fall_back();
   chosen_.source = decision_source::kept;
@@ -237,8 +344,15 @@ void search::judge(time_ns now, std::span<const tuning::participant_clock> clock
   const bool alone = d.reason == tuning::decision_reason::only_default;
   runtime::invariant(kept || alone || measured, {"S6", "only complete rows decide", terms_.here});
   const decision_source source = measured ? decision_source::trials : decision_source::only_default;
+  for (std::size_t i = 0; i < aggregates().size(); ++i) {
+    if (aggregates()[i].measured())
+      terms_.model.add({0, terms_.name_of(i), bucket_.largest_bytes(), aggregates()[i].time_ns});
+  }
   settle(d.winner, kept ? source_of_kept() : source, d.sentence, now);
   if (!kept) chosen_.confidence = d.confidence;
+  terms_.winners.erase(bucket_.largest_bytes());
+  if (measured && d.confidence != tuning::confidence::thin)
+    terms_.winners.emplace(bucket_.largest_bytes(), chosen_.digest);
   if (asked_again_) {
     again_at_ns_ = now;
   } else if (kept) {
@@ -257,6 +371,7 @@ void search::settle(std::size_t winner, decision_source source, std::string why,
   chosen_.config = terms_.ids[winner];
   chosen_.source = source;
   chosen_.why = std::move(why);
+  if (!by_rule_.empty()) chosen_.why += "; " + by_rule_;
   if (!missed_.empty()) chosen_.why += "; of results files: " + missed_;
   if (!terms_.left_out.empty()) chosen_.why += "; not tried, because their rehearsals failed: " + terms_.left_out;
   chosen_.at_ns = now;
@@ -308,6 +423,7 @@ bool search::has_measured() const noexcept {
 }
 
 bool search::retune(std::string_view why, time_ns now) {
+  if (is_by_rule()) return false;
   if (decided_) {
     search_again(std::string(why), now);
     return true;
@@ -346,7 +462,9 @@ void search::watch() {
   if (drift_) drift_->end_burst();
   next_sample_ = ~std::uint64_t{0};
   const tuning::drift_options& how = terms_.plan.drift;
-  const bool tried = chosen_.source == decision_source::trials || chosen_.source == decision_source::results;
+  using source = decision_source;
+  const source s = chosen_.source;
+  const bool tried = s == source::trials || s == source::results || s == source::neighbours;
   if (!how.on || !tried || terms_.policy == tuning_policy::off || terms_.candidates.size() < 2) return;
   next_sample_ = invocations_ + std::max<std::uint64_t>(how.every, 1);
   if (!drift_) drift_.emplace(terms_);

@@ -175,6 +175,10 @@ class search {
   }
   /// A config that failed in a real invocation, of which the user has not been warned yet. Marks it as reported. Null if there is none.
   const exclusion* next_untold() noexcept;
+  /// A rule that cannot be followed, of which the user has not been warned yet; empty: none. Marks it as reported.
+  std::string take_rule_not_followed() {
+    return by_rule_.empty() || std::exchange(told_of_rule_, true) ? std::string() : by_rule_;
+  }
 
  private:
   static constexpr time_ns longest_wait_ns = 1'000'000'000;  // for one call, even if ranks have reported longer times
@@ -202,12 +206,19 @@ class search {
   void refine_later(time_ns now);
   void exclude(std::size_t candidate, exclusion::reason kind, std::string why);
   void exclude_beyond_limits();
+  void exclude_by_rules();
+  bool settle_by_rule(time_ns now);
+  bool is_by_rule() const noexcept { return decided_ && chosen_.source == decision_source::rule; }
+  bool settle_by_neighbours(time_ns now);
   void exclude_equals();
+  std::vector<tuning::predicted_time> expected_times() const;
+  void exclude_hopeless(const std::vector<tuning::predicted_time>& expected);
   std::string shape_of(std::size_t candidate) const;
-  bool has_other_candidates() const noexcept { return excluded_.size() + 1 < terms_.candidates.size(); }
+  // Candidates that a later search may try.
+  bool has_other_candidates() const noexcept;
   bool has_measured() const noexcept;
-  // True if a results file has decided, without any trials.
-  bool is_remembered() const noexcept { return decided_ && number_ == 1 && chosen_.source == decision_source::results; }
+  // True if a results file, a rule or other sizes have decided, without any trials.
+  bool was_decided_untried() const noexcept;
   void watch();
   void watch_later() noexcept;
   bool search_if_drifted(const tuning::aggregate& burst, time_ns now);
@@ -233,6 +244,8 @@ class search {
   std::uint32_t number_ = 1;
   std::string reason_;
   std::string missed_;
+  std::string by_rule_;                     // names a rule that cannot be followed
+  bool told_of_rule_ = false;               // the user was warned of it
   std::optional<std::string> asked_again_;  // the reason for a search that follows this one; empty: none follows
   time_ns again_at_ns_ = runtime::never;    // when another search begins without a request
   time_ns pause_ns_ = 0;

@@ -170,7 +170,8 @@ double search::expected_cost_ns(std::size_t candidate) const noexcept {
   const double known_before = chosen_.time_ns != 0 ? chosen_.time_ns : fastest_default_ns_;
   const double base = now_running.measured() ? now_running.time_ns : known_before;
   if (aggregates()[candidate].measured()) return std::max(0.0, aggregates()[candidate].time_ns - base);
-  return base / 2;  // its time is not known yet
+  const double expected_ns = book_.expected[candidate].time_ns;
+  return expected_ns > 0 ? std::max(0.0, expected_ns - base) : base / 2;
 }
 
 namespace {

@@ -13,6 +13,17 @@ bool is_excluded(const std::vector<exclusion>& those, std::size_t candidate) noe
   return std::any_of(those.begin(), those.end(), [&](const exclusion& e) { return e.candidate == candidate; });
 }
 
+std::string_view status_of(exclusion::reason kind) noexcept {
+  switch (kind) {
+    case exclusion::reason::failed: return "quarantined";
+    case exclusion::reason::same: return "same";
+    case exclusion::reason::hopeless: return "hopeless";
+    case exclusion::reason::constraint:
+    case exclusion::reason::unmet: break;
+  }
+  return "excluded";
+}
+
 search_run::search_run(const search_terms& terms, const std::vector<exclusion>& excluded, trial_book& book)
     : terms_(terms), excluded_(excluded), book_(book), plan_(terms.candidates.size(), terms.plan) {
   book_ = trial_book(terms.candidates.size());

@@ -19,14 +19,16 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace parley::actors {
 
 /// A candidate that may not run for a key.
 struct exclusion {
-  // `unmet`: the next search tries the candidate again. `same`: for these sizes the candidate does the same as another one.
-  enum class reason : std::uint8_t { constraint, unmet, failed, same };
+  // `same`: for these sizes the candidate does the same as another one. `hopeless`: its times for other sizes show that it cannot win. The
+  // next search tries candidates again that were `unmet` or `hopeless`.
+  enum class reason : std::uint8_t { constraint, unmet, failed, same, hopeless };
   std::size_t candidate = 0;
   reason kind = reason::constraint;
   std::string why;
@@ -34,6 +36,8 @@ struct exclusion {
   bool told = false;  ///< the user was warned
 };
 bool is_excluded(const std::vector<exclusion>& those, std::size_t candidate) noexcept;
+/// The status of such a candidate in evidence: `excluded`, `quarantined`, `same` or `hopeless`.
+std::string_view status_of(exclusion::reason kind) noexcept;
 
 /// The config and flags of one invocation, as in its stamp.
 struct choice {

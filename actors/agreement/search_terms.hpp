@@ -5,12 +5,15 @@
 #include <parley/identifiers.hpp>
 #include <parley/runtime/invariant.hpp>
 #include <parley/tuning/planners/plan_options.hpp>
+#include <parley/tuning/planners/time_model.hpp>
+#include <parley/tuning/results/rules.hpp>
 #include <parley/tuning/results/warm_start.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -42,6 +45,7 @@ struct search_terms {
   std::vector<remembered_best> remembered;  ///< entries of results files, in the order in which they count
   std::uint64_t machines = 0;               ///< the combination of machines that the participants run on
   std::vector<candidate_limit> limits;      ///< limits that constraints and memory set
+  std::vector<tuning::rule> rules;          ///< the user's, for this op
 
   std::string why_off;        ///< why tuning is off; empty: a setting switched it off
   std::string why_no_choice;  ///< why the default is the only candidate; empty: no other config may run
@@ -58,9 +62,14 @@ struct search_terms {
 
   runtime::noticed_at here;  ///< names the op and rank when an invariant is broken
   trial_budget budget;
+  std::map<std::uint64_t, std::uint64_t>
+      winners{};              ///< of sizes that trials have decided, by the largest size of the key
+  tuning::time_model model;   ///< the candidates' times in decided searches of other sizes, all as times of rank 0
   std::size_t searching = 0;  ///< searches that try or collect
   std::size_t bursts = 0;     ///< decided searches that time calls
 
+  /// The candidate's name in results files and in the model.
+  std::string name_of(std::size_t candidate) const { return tuning::name_in_file(ids[candidate], mixtures[candidate]); }
   /// The candidate's index; the number of candidates if it is none.
   std::size_t place_of(std::uint64_t digest) const noexcept {
     return static_cast<std::size_t>(std::find(candidates.begin(), candidates.end(), digest) - candidates.begin());

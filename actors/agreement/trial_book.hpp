@@ -4,6 +4,7 @@
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/tuning/planners/statistics.hpp>
+#include <parley/tuning/planners/time_model.hpp>
 
 #include <boost/container/flat_map.hpp>
 
@@ -22,14 +23,15 @@ inline constexpr std::uint8_t late_row = 4;
 /// An order is the number of an invocation among all invocations of the op. "The one before" refers to these numbers.
 struct trial_book {
   explicit trial_book(std::size_t candidates = 0)
-      : rows(candidates), repetitions(candidates), warm_ups(candidates), aggregates(candidates) {}
+      : rows(candidates), repetitions(candidates), warm_ups(candidates), aggregates(candidates), expected(candidates) {}
 
   std::vector<std::vector<tuning::row>> rows;           ///< per candidate, of all rounds
   std::vector<std::vector<std::uint64_t>> repetitions;  ///< per candidate: the orders of its timed trials
   std::vector<std::vector<std::uint64_t>> warm_ups;     ///< per candidate: the orders of warm-ups, which only cost time
   std::vector<std::uint64_t> joined;                    ///< of both: orders in the same repetition as the order before
   std::vector<tuning::aggregate> aggregates;
-  std::size_t cancelled = 0;  ///< trials that a caller gave up
+  std::vector<tuning::predicted_time> expected;  ///< before the trials, per candidate; time 0: nothing was expected
+  std::size_t cancelled = 0;                     ///< trials that a caller gave up
 };
 
 /// Keeps a row that a participant reports, and returns its status. A row with times that no clock can show is kept as a failure.

@@ -16,18 +16,14 @@
 /// Trials are the program's own calls, so the program must keep making calls of that size while `decided` waits. Otherwise `decided` waits
 /// until its timeout. `decided` throws `failure`: `timeout` with what is missing, the error that ended the op, or `cancelled`. A request is
 /// never refused. It has no effect if tuning is off, or if a search is in progress that has measured nothing yet.
-#include <parley/actors/policy.hpp>
+#include <parley/decision.hpp>
 #include <parley/error.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/task.hpp>
-#include <parley/tuning/planners/decide.hpp>
 
 #include <cstdint>
-#include <limits>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
 namespace parley::actors {
 struct participant_state;
@@ -38,49 +34,6 @@ namespace parley::ops {
 
 using runtime::rank_id;
 using runtime::time_ns;
-
-/// The measurements of one candidate, or the reason why there are none.
-struct candidate_evidence {
-  std::string config;
-  std::uint64_t digest = 0;
-  double time_ns = std::numeric_limits<double>::infinity();
-  std::uint32_t repetitions = 0;
-  std::string status;
-  std::string detail;
-};
-
-/// The config that one rank runs.
-struct rank_part {
-  rank_id rank = 0;
-  std::string config;  ///< in a mixture its own part, otherwise the decision's config
-};
-
-/// Calls that ran another config than the decided one.
-struct other_runs {
-  std::string why;  ///< the unmet need of the decided config: `no credit in time`
-  std::uint64_t calls = 0;
-};
-
-struct decision {
-  std::string op;   ///< `activations 0->1`
-  std::string key;  ///< the name of the size in results files: `16MiB_bf16`
-  bool decided = false;
-  std::string config;  ///< the config in force: the winner, or the default while nothing is decided
-  std::uint64_t digest = 0;
-  double time_ns = 0;  ///< measured time of the winner; 0: not measured
-  std::string why;     ///< why this config was chosen, or why there is no decision yet
-  actors::decision_source source = actors::decision_source::trials;
-  std::vector<candidate_evidence>
-      evidence;  ///< includes configs that some rank lacks: `status` is `lacking`, `detail` names the rank and the reason
-  std::vector<rank_part> ranks;  ///< each rank of the op with its config; empty before the decision
-  std::string here;              ///< the config of this rank
-  std::uint64_t calls = 0;       ///< made since the decision; counted by the leader (on an edge, the sender)
-  std::vector<other_runs>
-      ran_other;  ///< those of `calls` that ran another config, and why; empty: none, or this rank does not lead
-  tuning::confidence confidence = tuning::confidence::none;  ///< how well the evidence supports the decision
-  std::uint32_t search = 0;                                  ///< number of the search that made the decision, from 1
-  std::uint32_t version = 0;                                 ///< grows whenever the decision for this key changes
-};
 
 struct decided_options {
   std::chrono::nanoseconds timeout{};  ///< 0: the op's timeout; `no_timeout`: none

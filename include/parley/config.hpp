@@ -132,7 +132,8 @@ ops::config_ptr ucx(std::uint64_t chunk_bytes = 0, std::uint64_t in_flight = 4);
 
 namespace parley::ops {
 
-/// Makes a config from two functions. Throws a `bad_argument` that names the role whose function is null.
+/// Makes a config from two functions. They find its parameters in `out.config()` and `in.config()`, so that one function can serve several
+/// configs. Throws a `bad_argument` that names the role whose function is null.
 using send_function = runtime::task<> (*)(part_sender& out, std::span<const std::byte> data);
 using receive_function = runtime::task<> (*)(part_receiver& in, std::span<std::byte> data);
 config_ptr paired(tuning::config_identity identity, send_function send, receive_function receive);

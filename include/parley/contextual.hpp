@@ -14,24 +14,35 @@
 /// - A kernel that the function calls m times advances m steps per run. Kernels may call other kernels.
 /// - Each pair of kernel and key is tuned on its own. A later call that meets a new key tunes that key.
 /// - A kernel with one config is not tuned. A call that meets only such kernels, or decided ones, runs once.
-/// - A key that only some ranks meet in a call keeps its default on all ranks.
+/// - A key that only some ranks meet in a call keeps its default on all ranks, if the others have nothing to tune in that call.
 /// - A call that meets nothing new sends no message.
 ///
 /// With NUMERICAL_CHECK on, a first run records the outputs of each kernel's default (tunable_op.hpp). If the outputs of a config differ
 /// from these by more than the tolerance on any rank, the config never wins, like a config that throws. A kernel that declares no outputs
 /// keeps its default. Therefore a function must make its calls with one key in the same order in every run.
 ///
-/// Each rank averages the times of a config, and the longest of these averages is the time of the config. All ranks run the config with the
-/// shortest time. If a config throws, it is excluded, and the first config that has not failed runs in its place. If no config is left on a
-/// rank, or if each config has failed on some rank, the call ends on every rank with `config_failed`: `cannot find valid config`.
+/// With `share`, each kernel is tuned by itself when the function first calls it, and ranks that are alike share the work: each measures
+/// other configs. So W alike ranks need about 1/W of the time of one. Work that ranks do together, such as a collective, cannot be
+/// shared. The first run of the function only finds its kernels. In the second run each rank measures the default and its share, as a
+/// tunable_op does by itself and with the limits of `tunable_context`. If the trials of a run have taken half of `timeout`, the ranks try
+/// the rest in a further run. Ranks are alike if their results files have the same validators, and if the default takes the same time on
+/// them, within 15 %. A rank that turns out to be different measures everything, in a further run. A config's time is the longest of all
+/// kinds of ranks, each scaled by its default. All ranks then run one config, also in calls outside of `run`, and results files keep it
+/// as `KERNEL`. An exception of the default ends the call. `iterations`, `warm_ups` and `order` are not used.
+///
+/// Otherwise each rank averages the times of a config, and the longest of these averages is the time of the config. All ranks run the
+/// config with the shortest time. If a config throws, it is excluded, and the first config that has not failed runs in its place. If no
+/// config is left on a rank, or if each config has failed on some rank, the call ends on every rank with `config_failed`: `cannot find
+/// valid config`.
 ///
 /// Failure: while the ranks tune, an exception of the function on one rank ends the call on all ranks. So do a cancelled call, a `timeout`
 /// of a run, a `timeout` because a rank does not call, and `peer_failed`. The next call tunes the undecided kernels from the start.
-/// Decisions stay; a rank that has missed one receives it in that call. If ranks declare different iterations, warm-ups or orders, all
-/// ranks throw `declaration_mismatch`, which names both.
+/// Decisions stay; a rank that has missed one receives it in that call. If ranks declare different iterations, warm-ups or orders, or
+/// only some ask to share, all ranks throw `declaration_mismatch`, which names both.
 ///
 /// A rank makes one call at a time. During that call, a call inside the function or by another coroutine of this rank is part of the run in
-/// progress. Each run is logged in `.autotune_logs/rank-R.log`. Results files keep the best config as `layer/KERNEL`.
+/// progress. Each run is logged in `.autotune_logs/rank-R.log`, which each process begins anew. Results files keep the best config as
+/// `layer/KERNEL`.
 #include <parley/agreement.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/ops/core/op_ref.hpp>
@@ -57,6 +68,7 @@ struct contextual_options {
   std::size_t iterations = 5;             ///< measured runs per config
   std::size_t warm_ups = 0;               ///< unmeasured runs before these, per config
   tuning::contextual_order order = tuning::contextual_order::grouped;
+  bool share = false;                         ///< alike ranks measure different configs of each kernel
   std::string log_folder = ".autotune_logs";  ///< empty: no log
   std::chrono::nanoseconds timeout =
       std::chrono::seconds(30);  ///< of one run, and of the wait for the other ranks after it
@@ -81,7 +93,8 @@ class contextual {
   bool idle() const noexcept { return !place_; }
   const contextual_end& end() const { return end_or_raise(); }
   /// The config that this op runs for a kernel and key (as in the log), and why. `time_ns` is the longest average of all ranks; the
-  /// evidence has this rank's own measurements. All functions except `idle` and `rejoin` throw `bad_argument` on a rank that is no member.
+  /// evidence has this rank's own measurements, or those of all ranks that share the work. All functions except `idle` and `rejoin` throw
+  /// `bad_argument` on a rank that is no member.
   ops::decision decision(const std::string& kernel, const std::string& key) const;
   /// Waits for that decision. The first call that meets the key makes it. Throws `failure` as agreement.hpp says. A key is searched again
   /// only after `rejoin`.

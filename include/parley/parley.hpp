@@ -17,10 +17,12 @@
 #include <parley/contextual.hpp>
 #include <parley/dataflow.hpp>
 #include <parley/error.hpp>
+#include <parley/gemm.hpp>
 #include <parley/group_config.hpp>
 #include <parley/halo.hpp>
 #include <parley/hierarchy.hpp>
 #include <parley/identifiers.hpp>
+#include <parley/offline_tuning.hpp>
 #include <parley/p2p.hpp>
 #include <parley/pipeline.hpp>
 #include <parley/rank.hpp>
@@ -56,6 +58,8 @@ using ops::config_ptr;
 using ops::contextual;
 using ops::contextual_options;
 using ops::decision;
+using ops::gemm;
+using ops::gemm_call;
 using ops::gpipe;
 using ops::grid_field;
 using ops::group_call;
@@ -74,6 +78,7 @@ using ops::interleaved;
 using ops::job;
 using ops::job_options;
 using ops::kernel_outputs;
+using ops::matrix_order;
 using ops::one_forward_one_backward;
 using ops::p2p;
 using ops::p2p_operation;
@@ -111,6 +116,7 @@ using ops::transfer;
 using ops::transfer_options;
 using ops::tunable_context;
 using ops::tunable_op;
+using ops::tune_in_file;
 using ops::tuned_stage;
 using ops::tuned_stage_options;
 using ops::tuned_stages;

@@ -145,10 +145,15 @@ class rank {
   /// A warning for each mask of this rank that is neither a capability nor the name of a config that this rank's ops have met. Only rank 0
   /// warns of masks that apply to all ranks.
   std::vector<std::string> idle_masks() const;
+  /// A warning for each rule that names an op without `*` or `?` and fits no key that was used here. The first rank of the op warns; of a
+  /// kernel, rank 0 warns.
+  std::vector<std::string> idle_rules() const;
   /// Lines `op,parameters` for keys that ran the default because tuning was off: keys of the ops that this rank leads, and of its kernels.
   std::vector<std::string> untuned() const;
   /// Entries for the decisions of this run. A decision of an ended generation counts unless a later generation has decided for that key.
   std::vector<tuning::result_entry> learned() const;
+  /// The decisions that trials of this run have made about the ops that this rank leads. `op` and `key` are as in a results file.
+  std::vector<decision> explained() const;
   /// The entries of results files that this job's decisions replace, as they were read.
   std::vector<tuning::result_entry> superseded() const;
 

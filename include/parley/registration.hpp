@@ -4,11 +4,12 @@
 ///     auto t = register_paired_op_autotuning(self, "send", "receive", {{"direct", send_it, receive_it}, …}, role);
 ///     auto f = register_asymmetric_autotuning(self, "stage", {{"stage0", forward}, {"stage1", backward}},
 ///                                             {{"stage0", "tiled", tiled_forward}}, role);
+///     auto c = register_coordinated_autotuning(self, "step", …the same lists…);     // the roles choose together
 ///     auto g = register_heterogeneous_autotuning(self, op, {nccl, cuda_graph, h100_optimized}, capability_check);
 ///
 /// - The two halves of a pair are matched by `config_id`, never by their places in a list. An id that one role lacks is left out and
 ///   reported; it never scores 0. Both ends derive their chunks from the agreed config and the byte count.
-/// - Configs without ids, listed per role, are choices that each rank makes for itself. The operation that is registered for a role is the
+/// - Configs without ids, listed per role, are choices that each rank makes for itself, or that all make together (coordinated). The operation that is registered for a role is the
 ///   role's default, c0.
 /// - If ranks have different configs, they run a mixture of one wire class, and that mixture is measured. The first mixture has the first
 ///   config of each rank's list. A later one has the config with which each rank was fastest.
@@ -22,6 +23,7 @@
 #include <parley/transfer.hpp>
 #include <parley/tuning/constraint.hpp>
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -35,7 +37,8 @@ using role_function = std::function<std::string(rank_id)>;
 
 /// One config of a paired op, or one role's half of it. Entries with equal ids are merged, at any place in the list.
 struct paired_entry {
-  std::string config_id;  ///< text form of the id: `fast`, `cut(chunk_bytes=4096)`
+  /// Text form of the id: `fast`, `cut(chunk_bytes=4096)`. Its functions find the parameters in `out.config()` and `in.config()`.
+  std::string config_id;
   send_function send = nullptr;
   receive_function receive = nullptr;
 };
@@ -56,6 +59,7 @@ registered_pair register_paired_op_autotuning(rank& self, const std::string& sen
 struct role_operation {
   std::string role;
   operation_function run;
+  std::string fits{};  ///< see `role_config`
 };
 struct role_config {
   std::string role;
@@ -63,6 +67,8 @@ struct role_config {
       name;  ///< `tiled`, `tiled(rows=64)`: name in decisions and results; the operation itself is named `operation`
   operation_function run;
   tuning::demands needs{};  ///< its demands, which are compared with the op's `allowed`
+  /// For coordinated roles: functions with different words never run together, such as the two sides of an exchange in other formats.
+  std::string fits{};
 };
 
 /// A rank whose role has no operation must have the role `idle`. Nothing is agreed, so nothing is sent; see role_op.hpp.
@@ -70,6 +76,22 @@ role_op register_asymmetric_autotuning(rank& self, const std::string& name,
                                        const std::vector<role_operation>& operations,
                                        const std::vector<role_config>& configs, const role_function& role_fn,
                                        const tuning::constraints& allowed = {});
+
+/// The most combinations of the roles' functions that are tried.
+inline constexpr std::size_t most_combinations = 128;
+
+/// Like `register_asymmetric_autotuning`, but the roles choose together. Each combination of one function per role is a config of one
+/// symmetric op: `together(consume=tiled produce=operation)`. A call on all ranks that are not idle is one invocation. Its time on the
+/// slowest rank counts, and ranks of one role run one function. If functions of different roles only work together, such as the two sides of
+/// an exchange, give those that fit the same word in `fits`: only such combinations are tried. A function that never waits must let its rank
+/// make progress now and then, because the ranks agree meanwhile (`symmetric`).
+///
+/// All ranks pass the same lists in the same order, but `run` may be empty for roles that the rank does not have. Candidates are tried on
+/// the calls themselves. Also throws `bad_argument` if there are more than `most_combinations`.
+symmetric register_coordinated_autotuning(rank& self, const std::string& name,
+                                          const std::vector<role_operation>& operations,
+                                          const std::vector<role_config>& configs, const role_function& role_fn,
+                                          const tuning::constraints& allowed = {});
 
 // ---- mixed machines ---------------------------------------------------------------------------------------------------
 

@@ -17,10 +17,14 @@
 #include <parley/runtime/storage.hpp>
 #include <parley/runtime/time/executor.hpp>
 #include <parley/tuning/results/results.hpp>
+#include <parley/tuning/results/rules.hpp>
 #include <parley/tuning/results/settings.hpp>
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -37,13 +41,16 @@ class tunable_context {
     tuning::environment_settings environment{};
     std::uint32_t ordinal = 0;  ///< the rank's number, for the names of files
     std::vector<tuning::validator> validators{};
+    std::vector<std::string> soft_validators{};  ///< names of validators that may differ, see results_store.hpp
     std::uint64_t unique = 0;        ///< part of the names of spare files: a number that no other process has
     std::string spare_folder{};      ///< see results_store.hpp
     bool write_file_on_exit = true;  ///< also writes while the program runs, see `write_file_on_exit`
     /// The store of a rank's results. It also keeps the results that kernels learn, unless another file is named. Null: the kernels have a
     /// separate file.
     results_store* shared = nullptr;
-    bool no_file = false;  ///< the user has asked for no file
+    bool no_file = false;                            ///< the user has asked for no file
+    tuning::rule_file rules{};                       ///< what runs, and what must not
+    std::function<void(const std::string&)> tell{};  ///< called at once with each line of the log; empty: none
   };
   tunable_context(runtime::executor& ex, runtime::storage* disk, options o);
   tunable_context(const tunable_context&) = delete;
@@ -92,9 +99,10 @@ class tunable_context {
   }
   std::uint64_t get_rotating_buffer_size() const noexcept;
 
-  /// If a family is switched off, its implementations are not tried in any kernel; the default may always run.
+  /// If a family is switched off, its implementations are not tried in any kernel; the default may always run. The environment overrides
+  /// it: `PARLEY_TUNABLEOP_OPENBLAS_ENABLED=0`.
   void enable_family(std::string_view family, bool on);
-  bool is_family_enabled(std::string_view family) const { return !families_off_.contains(family); }
+  bool is_family_enabled(std::string_view family) const;
 
   /// `insert_device_ordinal`: inserts this rank's number into the name (tuning/results/results.hpp, name_with_ordinal).
   void set_filename(std::string name, bool insert_device_ordinal = false);
@@ -117,11 +125,15 @@ class tunable_context {
   /// its default because tuning was off.
   const std::vector<tuning::result_entry>& learned() const noexcept { return learned_; }
   const std::vector<std::string>& untuned() const noexcept { return untuned_; }
+  /// The families of all kernels so far, and whether the environment switches them.
+  const std::map<std::string, std::optional<bool>, std::less<>>& families() const noexcept { return families_; }
   /// At verbosity 2 a line for each decision. At verbosity 3 also a line for each candidate, with its time or the reason why it has none
   /// (rank_environment.hpp).
   const std::vector<std::string>& log() const noexcept { return log_; }
   const std::vector<std::string>& warnings() const noexcept { return warnings_; }
   const tuning::settings& settings() const noexcept { return now_; }
+  /// The rank's number.
+  std::uint32_t ordinal() const noexcept { return ordinal_; }
   runtime::executor& where() const noexcept { return executor_; }
   runtime::storage* disk() const noexcept { return disk_; }
 
@@ -143,14 +155,25 @@ class tunable_context {
   /// Grows with every change of the remembered results, so that kernels look theirs up again.
   std::uint32_t version() const noexcept { return version_; }
   const tuning::result_entry* remembered(std::string_view op, std::string_view parameters);
+  /// The first rule that names an implementation for this op and parameters; null: none.
+  const tuning::rule* rule_for(std::string_view op, std::string_view parameters);
+  /// True if a kernel has looked up a key that the rule fits.
+  bool has_met(const tuning::rule& r) const { return rules_met_.contains(r.place); }
+  /// Why an implementation of a kernel must not be tried: a rule excludes it, or its family is switched off. Empty: it may be tried.
+  std::string why_left_out(std::string_view kernel, std::string_view parameters, std::string_view id,
+                           std::string_view family);
   void remember(const tuning::results_file& file);
-  void learn(tuning::result_entry entry);
+  /// `made`: the decision with its evidence, which is kept beside the results.
+  void learn(tuning::result_entry entry, decision made);
+  /// True when it is first called for a file: each job begins its logs anew.
+  bool begins_log(const std::string& path) { return logs_.insert(path).second; }
   void note_untuned(std::string line);
   void note(unsigned verbosity, std::string line);
   void warn(std::string text);
   /// Reserves a kernel's name until the returned handle is dropped, which may be after the end of the context. Throws `bad_argument` if
   /// the name is taken.
   std::shared_ptr<const void> claim(const std::string& kernel);
+  void meet_family(const std::string& family);
   /// Called before a timed run: makes sure that the operands are not in the cache.
   void evict();
   /// The run of a `contextual` that is in progress; it says which implementation a kernel runs. Null: none.
@@ -165,6 +188,7 @@ class tunable_context {
   }
 
   const tuning::result_entry* superseded_before(const tuning::result_entry& now) const;
+  const std::vector<tuning::rule>& rules_of(std::string_view op);
   bool is_shared() const noexcept { return shared_ != nullptr && !renamed_; }
 
   runtime::executor& executor_;
@@ -185,6 +209,11 @@ class tunable_context {
   std::uint64_t unique_;
   std::string spare_folder_;
   std::vector<tuning::validator> validators_;
+  std::vector<std::string> soft_validators_;
+  tuning::rule_file rules_;
+  std::map<std::string, std::vector<tuning::rule>, std::less<>> rules_of_;  // by op, for those that were asked for
+  std::set<std::string> rules_met_;                                         // the places of those that fit
+  std::function<void(const std::string&)> tell_;
   tuning::results_file known_;
   std::vector<tuning::result_entry> learned_;
   std::vector<tuning::result_entry> superseded_;  // entries as they were read
@@ -192,7 +221,9 @@ class tunable_context {
   names asked_for_;  // `op,parameters` of remembered results
   std::shared_ptr<names> claimed_ = std::make_shared<names>();
   std::set<std::string, std::less<>> families_off_;
+  std::map<std::string, std::optional<bool>, std::less<>> families_;
   std::vector<std::string> untuned_;
+  names logs_;
   std::vector<std::string> log_;
   std::vector<std::string> warnings_;
   std::vector<std::byte> rotating_;

@@ -15,6 +15,9 @@
 /// on, an implementation whose outputs differ from the default's by more than atol + rtol * |default's| never wins (kernel_output.hpp). An
 /// implementation that throws is left out, and the context's log has the reason. If the default throws, the call throws that exception.
 ///
+/// An implementation of a `void` kernel may also return an integer or an enumeration: a status, where 0 is success, as libraries in C have
+/// it. Any other status counts as an exception, `unavailable`.
+///
 /// `void` implementations run on the caller's thread, also in trials. Implementations that return `task<>` are awaited, and so is the call:
 /// `co_await scale(x, y)`. Calls that begin while their key is being tuned run the default. Trials run implementations again and again on
 /// the caller's arguments; then the winner runs once for the caller. So each implementation must give the same result each time it runs, or
@@ -42,9 +45,33 @@ class tunable_op<Result(Args...)> {
   static_assert(awaited || std::is_void_v<Result>, "a kernel gives back void or task<>; it writes to its arguments");
 
  public:
+  /// A function of that signature, or one that returns a status.
+  class runnable {
+   public:
+    runnable() = default;
+    template <class F>
+      requires(!std::is_same_v<std::remove_cvref_t<F>, runnable> && std::is_invocable_v<F&, Args...>)
+    runnable(F f) {  // NOLINT(google-explicit-constructor)
+      using given = std::invoke_result_t<F&, Args...>;
+      static_assert(!std::is_same_v<given, bool>, "return void, or a status where 0 is success");
+      if constexpr (requires { f == nullptr; }) {
+        if (f == nullptr) return;  // the kernel says that it has no function
+      }
+      if constexpr (std::is_void_v<Result> && (std::is_enum_v<given> || std::is_integral_v<given>)) {
+        status_ = [f = std::move(f)](Args... args) mutable { return static_cast<long>(f(args...)); };
+      } else {
+        plain_ = std::move(f);
+      }
+    }
+
+   private:
+    friend class tunable_op;
+    std::function<Result(Args...)> plain_;
+    std::function<long(Args...)> status_;
+  };
   struct implementation {
     std::string id;  ///< the name in results files: `plain`, `blocked(rows=64)`
-    std::function<Result(Args...)> run;
+    runnable run;
     std::string family{};  ///< can be switched off with `tunable_context::enable_family`
   };
   struct options {
@@ -52,23 +79,36 @@ class tunable_op<Result(Args...)> {
     std::function<tuning::kernel_key(Args...)> key{};  ///< empty: one decision for all calls
     std::vector<implementation> implementations;       ///< the default first
     std::function<kernel_outputs(Args...)> outputs{};
+    /// The texts of a key in results files: the first is written, and all are read. Empty: `parameters_text` (kernel_key.hpp).
+    kernel_core::key_texts key_texts{};
   };
 
   /// Throws `bad_argument` if the name is taken, if results files cannot hold it, or if there is no implementation.
-  tunable_op(tunable_context& context, options o) : core_(context, o.name, ids_of(o), families_of(o)) {
+  tunable_op(tunable_context& context, options o)
+      : core_(context, o.name, ids_of(o), families_of(o), std::move(o.key_texts)) {
     key_ = std::move(o.key);
     outputs_ = std::move(o.outputs);
     for (implementation& i : o.implementations) {
-      if (!i.run) runtime::raise({runtime::errc::bad_argument, "kernel " + o.name + ": " + i.id + " has no function"});
-      run_.push_back(std::move(i.run));
+      const std::string title = "kernel " + o.name + ": " + i.id;
+      if constexpr (!awaited) {
+        if (i.run.status_) i.run.plain_ = checked(std::move(i.run.status_), title);
+      }
+      if (!i.run.plain_) runtime::raise({runtime::errc::bad_argument, title + " has no function"});
+      run_.push_back(std::move(i.run.plain_));
     }
   }
 
   Result operator()(Args... args) {
     const tunable_context& context = core_.context();
+    const bool needs_entry = context.contextual() != nullptr || context.is_tunable_op_enabled();
+    if (!needs_entry) return run_.front()(args...);
+    return call(core_.entry(key_of(args...)), args...);
+  }
+  /// As a call, for code that has kept the entry of these arguments (`entry`).
+  Result call(kernel_entry& e, Args... args) {
+    const tunable_context& context = core_.context();
     if (context.contextual() == nullptr) [[likely]] {
       if (!context.is_tunable_op_enabled()) return run_.front()(args...);
-      kernel_entry& e = core_.entry(key_of(args...));
       if (e.decided) [[likely]]
         return run_[e.winner](args...);
       const bool bare = context.is_numerics_check_enabled() && outputs_of(args...).empty();
@@ -81,19 +121,26 @@ class tunable_op<Result(Args...)> {
       }
     }
     if constexpr (awaited) {
-      return in_context_later(args...);
+      return in_context_later(e, args...);
     } else {
-      return in_context_now(args...);
+      return in_context_now(e, args...);
     }
   }
 
   /// The decision for these arguments, with its reason. The reason is empty before the first call. If only the default may run, the
   /// reason says so.
-  const kernel_entry& decision(Args... args) { return core_.entry(key_of(args...)); }
+  const kernel_entry& decision(Args... args) { return entry(args...); }
+  kernel_entry& entry(Args... args) { return core_.entry(key_of(args...)); }
   const std::string& id_of(const kernel_entry& e) const { return core_.ids()[e.winner]; }
   const kernel_core& core() const noexcept { return core_; }
 
  private:
+  static std::function<Result(Args...)> checked(std::function<long(Args...)> f, std::string title) {
+    return [f = std::move(f), title = std::move(title)](Args... args) {
+      if (const long status = f(args...); status != 0)
+        runtime::raise({runtime::errc::unavailable, title + " returned status " + std::to_string(status)});
+    };
+  }
   static std::vector<std::string> ids_of(const options& o) {
     std::vector<std::string> all;
     for (const implementation& i : o.implementations) all.push_back(i.id);
@@ -106,8 +153,8 @@ class tunable_op<Result(Args...)> {
   }
   tuning::kernel_key key_of(Args&... args) const { return key_ ? key_(args...) : tuning::kernel_key(); }
   kernel_outputs outputs_of(Args&... args) const { return outputs_ ? outputs_(args...) : kernel_outputs(); }
-  kernel_outputs compared_outputs_of(Args&... args) const {
-    return core_.context().is_numerics_check_enabled() ? outputs_of(args...) : kernel_outputs();
+  kernel_outputs outputs_for(const contextual_run& run, Args&... args) const {
+    return run.takes_outputs() ? outputs_of(args...) : kernel_outputs();
   }
 
   // The code for `void` and for `task<>` exists twice: a function cannot be a coroutine for some signatures only.
@@ -143,15 +190,20 @@ class tunable_op<Result(Args...)> {
       } catch (...) {
         thrown = std::current_exception();
       }
+      if (here.cancelled() != runtime::errc::none) {  // the time of this run means nothing
+        if (thrown) std::rethrow_exception(thrown);
+        t.restore_outputs();
+        co_await run_[e.winner](args...);
+        co_return;
+      }
       t.end(thrown);
     }
     co_await run_[t.finish()](args...);
   }
-  [[gnu::noinline]] void in_context_now(Args... args) {
+  [[gnu::noinline]] void in_context_now(kernel_entry& e, Args... args) {
     contextual_run& run = *core_.context().contextual();
-    kernel_entry& e = core_.entry(key_of(args...));
     core_.check_caller(e);
-    auto turn = run.begin(core_, e, compared_outputs_of(args...));
+    auto turn = run.begin(core_, e, outputs_for(run, args...));
     std::exception_ptr thrown;
     do {
       thrown = nullptr;
@@ -164,12 +216,11 @@ class tunable_op<Result(Args...)> {
       }
     } while (!run.end(turn, thrown));
   }
-  runtime::task<> in_context_later(Args... args) {
+  runtime::task<> in_context_later(kernel_entry& e, Args... args) {
     runtime::scope& here = co_await runtime::this_scope;
     contextual_run& run = *core_.context().contextual();
-    kernel_entry& e = core_.entry(key_of(args...));
     core_.check_caller(e);
-    auto turn = run.begin(core_, e, compared_outputs_of(args...));
+    auto turn = run.begin(core_, e, outputs_for(run, args...));
     std::exception_ptr thrown;
     do {
       thrown = nullptr;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 namespace parley::ops {
 
 using runtime::errc;
+using runtime::task;
 
 // ---- paired -----------------------------------------------------------------------------------------------------------
 
@@ -61,36 +63,64 @@ registered_pair register_paired_op_autotuning(rank& self, const std::string& sen
 
 // ---- per role ---------------------------------------------------------------------------------------------------------
 
-role_op register_asymmetric_autotuning(rank& self, const std::string& name,
-                                       const std::vector<role_operation>& operations,
-                                       const std::vector<role_config>& configs, const role_function& role_fn,
-                                       const tuning::constraints& allowed) {
-  const std::string title = "op " + name;
+namespace {
+
+const role_operation* operation_of(const std::vector<role_operation>& operations, const std::string& role) {
+  const auto at = std::find_if(operations.begin(), operations.end(), [&](const auto& o) { return o.role == role; });
+  return at == operations.end() ? nullptr : &*at;
+}
+
+/// Throws if the lists cannot work.
+void check_lists(const std::string& title, const std::vector<role_operation>& operations,
+                 const std::vector<role_config>& configs, const role_function& role_fn) {
   if (!role_fn) runtime::raise({errc::bad_argument, title + " has no role function"});
-  const auto operation_of = [&](const std::string& role) {
-    return std::find_if(operations.begin(), operations.end(), [&](const auto& o) { return o.role == role; });
-  };
   for (const role_operation& o : operations) {
-    if (!o.run) runtime::raise({errc::bad_argument, title + ": the operation of role " + o.role + " is null"});
     if (std::count_if(operations.begin(), operations.end(), [&](const auto& p) { return p.role == o.role; }) > 1)
       runtime::raise(
           {errc::role_conflict, title + ": role " + o.role + " has two operations; list further ones as configs"});
   }
   for (const role_config& c : configs) {
-    if (!c.run) runtime::raise({errc::bad_argument, title + ": config " + c.name + " of role " + c.role + " is null"});
-    if (operation_of(c.role) == operations.end())
+    if (operation_of(operations, c.role) == nullptr)
       runtime::raise({errc::bad_argument, title + ": config " + c.name + " is for role " + c.role +
                                               ", which has no operation, so no default"});
   }
+}
+
+void check_functions(const std::string& title, const std::vector<role_operation>& operations,
+                     const std::vector<role_config>& configs, const std::string& of_role = {}) {
+  const auto counts = [&](const std::string& role) { return of_role.empty() || role == of_role; };
+  for (const role_operation& o : operations) {
+    if (counts(o.role) && !o.run)
+      runtime::raise({errc::bad_argument, title + ": the operation of role " + o.role + " is null"});
+  }
+  for (const role_config& c : configs) {
+    if (counts(c.role) && !c.run)
+      runtime::raise({errc::bad_argument, title + ": config " + c.name + " of role " + c.role + " is null"});
+  }
+}
+
+std::string no_operation(const std::string& title, rank_id r, const std::string& role) {
+  return title + ": rank " + std::to_string(r) + " has the role " + role +
+         ", which has no operation; register one, or call the role idle";
+}
+
+}  // namespace
+
+role_op register_asymmetric_autotuning(rank& self, const std::string& name,
+                                       const std::vector<role_operation>& operations,
+                                       const std::vector<role_config>& configs, const role_function& role_fn,
+                                       const tuning::constraints& allowed) {
+  const std::string title = "op " + name;
+  check_lists(title, operations, configs, role_fn);
+  check_functions(title, operations, configs);
   role_options o;
   o.name = name;
   o.role = role_fn(self.id());
   o.constraints = allowed;
-  const auto operation = operation_of(o.role);
-  if (operation == operations.end()) {
+  const role_operation* const operation = operation_of(operations, o.role);
+  if (operation == nullptr) {
     if (o.role == "idle") return {};
-    runtime::raise({errc::bad_argument, title + ": rank " + std::to_string(self.id()) + " has the role " + o.role +
-                                            ", which has no operation; register one, or call the role idle"});
+    runtime::raise({errc::bad_argument, no_operation(title, self.id(), o.role)});
   }
   const auto add = [&](const std::string& id, const operation_function& run, const tuning::demands& needs) {
     auto identity = tuning::parse_config_id(id);
@@ -102,6 +132,120 @@ role_op register_asymmetric_autotuning(rank& self, const std::string& name,
     if (c.role == o.role) add(c.name, c.run, c.needs);
   }
   return {self, o};
+}
+
+// ---- roles together ---------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// One function for each role; this rank runs the one of its role.
+class combination final : public symmetric_config {
+ public:
+  combination(tuning::config_identity identity, operation_function run, tuning::demands needs)
+      : symmetric_config(std::move(identity)), run_(std::move(run)), needs_(needs) {}
+  tuning::demands demands() const override { return needs_; }
+  task<> run(symmetric_call, std::span<std::byte> data) const override { return run_(data); }
+
+ private:
+  operation_function run_;
+  tuning::demands needs_;
+};
+
+/// The functions of one role, its operation first.
+struct choices {
+  std::string role;
+  std::vector<std::string> names;
+  std::vector<const operation_function*> run;
+  std::vector<tuning::demands> needs;
+  std::vector<std::string> fits;
+};
+
+std::vector<choices> choices_of(const std::vector<role_operation>& operations,
+                                const std::vector<role_config>& configs) {
+  std::vector<choices> all;
+  for (const role_operation& o : operations) {
+    choices& its = all.emplace_back(choices{o.role, {"operation"}, {&o.run}, {{}}, {o.fits}});
+    for (const role_config& c : configs) {
+      if (c.role != o.role) continue;
+      its.names.push_back(c.name);
+      its.run.push_back(&c.run);
+      its.needs.push_back(c.needs);
+      its.fits.push_back(c.fits);
+    }
+  }
+  return all;
+}
+
+/// A config's id as the value of a parameter: `tiled(rows=64)` becomes `tiled[rows:64]`.
+std::string as_value(std::string id) {
+  constexpr std::string_view from = "()= ,", to = "[]:++";
+  for (char& c : id) {
+    if (const std::size_t at = from.find(c); at != std::string_view::npos) c = to[at];
+  }
+  return id;
+}
+
+}  // namespace
+
+symmetric register_coordinated_autotuning(rank& self, const std::string& name,
+                                          const std::vector<role_operation>& operations,
+                                          const std::vector<role_config>& configs, const role_function& role_fn,
+                                          const tuning::constraints& allowed) {
+  const std::string title = "op " + name;
+  check_lists(title, operations, configs, role_fn);
+  const std::string mine = role_fn(self.id());
+  check_functions(title, operations, configs, mine);
+  symmetric_options o;
+  o.name = name;
+  o.constraints = allowed;
+  for (rank_id r = 0; r < self.world_size(); ++r) {
+    const std::string role = role_fn(r);
+    if (operation_of(operations, role) != nullptr)
+      o.ranks.push_back(r);
+    else if (role != "idle")
+      runtime::raise({errc::bad_argument, no_operation(title, r, role)});
+  }
+  if (o.ranks.empty()) return {};
+  const std::vector<choices> all = choices_of(operations, configs);
+  // Counts through all combinations, the first role's functions fastest.
+  std::vector<std::size_t> chosen(all.size());
+  const auto next = [&] {
+    for (std::size_t role = 0; role < all.size(); ++role) {
+      if (++chosen[role] < all[role].names.size()) return true;
+      chosen[role] = 0;
+    }
+    return false;
+  };
+  const auto fits = [&] {
+    for (std::size_t role = 1; role < all.size(); ++role) {
+      if (all[role].fits[chosen[role]] != all[0].fits[chosen[0]]) return false;
+    }
+    return true;
+  };
+  if (!fits())
+    runtime::raise({errc::bad_argument, title + ": the operations of its roles do not fit; give them the same word"});
+  do {
+    if (!fits()) continue;
+    if (o.configs.size() == most_combinations)
+      runtime::raise(
+          {errc::bad_argument, title + ": its roles have more than " + std::to_string(most_combinations) +
+                                   " combinations of configs; list fewer, say which fit together, or let each "
+                                   "rank choose by itself (register_asymmetric_autotuning)"});
+    tuning::config_identity identity{.name = "together"};
+    operation_function run;
+    tuning::demands needs;
+    for (std::size_t role = 0; role < all.size(); ++role) {
+      const choices& c = all[role];
+      identity.parameters.emplace_back(c.role, as_value(c.names[chosen[role]]));
+      if (c.role != mine) continue;
+      run = *c.run[chosen[role]];
+      needs = c.needs[chosen[role]];
+    }
+    auto canonical = tuning::canonical(std::move(identity));
+    if (!canonical) runtime::raise({errc::bad_argument, title + ": " + canonical.reason().text});
+    o.configs.push_back(std::make_shared<combination>(std::move(canonical).value(), std::move(run), needs));
+  } while (next());
+  return {self, std::move(o)};
 }
 
 // ---- mixed machines ---------------------------------------------------------------------------------------------------

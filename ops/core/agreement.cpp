@@ -3,6 +3,7 @@
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/participant.hpp>
 #include <parley/actors/services.hpp>
+#include <parley/ops/core/decision_record.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/tuning/key.hpp>
 
@@ -15,13 +16,6 @@ using runtime::errc;
 using runtime::task;
 
 namespace {
-
-std::string name_of(const actors::participant_state& mine, std::uint64_t digest) {
-  const auto at = std::find(mine.candidates.begin(), mine.candidates.end(), digest);
-  if (at != mine.candidates.end()) return mine.ids[static_cast<std::size_t>(at - mine.candidates.begin())];
-  const auto own = mine.configs.find(digest);
-  return own ? mine.configs[*own].id : std::to_string(digest);
-}
 
 void check_process(const actors::services& s, const actors::op_declaration& op, const char* done) {
   if (s.ex.forked()) runtime::refuse_fork(done + (" of " + op.title()));
@@ -48,43 +42,24 @@ std::string what_is_missing(const actors::participant_state& mine, std::uint64_t
 
 decision agreement::decision(std::uint64_t bytes) const {
   const actors::participant_state& mine = *mine_;
-  ops::decision d;
-  d.op = mine.declaration.title();
-  d.key = tuning::parameters_text({.op = {}, .size = tuning::size_bucket::of(bytes), .dtype = mine.declaration.dtype});
+  const std::string key =
+      tuning::parameters_text({.op = {}, .size = tuning::size_bucket::of(bytes), .dtype = mine.declaration.dtype});
   const auto known = std::find_if(mine.decisions.begin(), mine.decisions.end(),
-                                  [&](const actors::decision_record& r) { return r.key == d.key; });
+                                  [&](const actors::decision_record& r) { return r.key == key; });
   if (known == mine.decisions.end()) {
+    ops::decision d;
+    d.op = mine.declaration.title();
+    d.key = key;
     d.config = mine.declaration.default_config;
     d.digest = mine.declaration.default_digest;
     d.here = d.config;
     d.why = what_is_missing(mine, bytes);
     return d;
   }
-  d.decided = true;
-  d.digest = known->digest;
-  d.config = name_of(mine, known->digest);
-  d.why = known->why;
-  d.source = known->source;
-  d.confidence = known->confidence;
-  d.here = d.config;
-  for (const rank_id r : known->participants) {
-    const auto has_it = [r](const actors::wire_part& p) {
-      return std::find(p.ranks.begin(), p.ranks.end(), r) != p.ranks.end();
-    };
-    const auto part = std::find_if(known->parts.begin(), known->parts.end(), has_it);
-    d.ranks.push_back({r, part == known->parts.end() ? d.config : part->config});
-    if (r == services_->net.rank()) d.here = d.ranks.back().config;
-  }
-  d.search = known->search;
-  d.version = known->version;
+  ops::decision d = decision_of(mine, *known, services_->net.rank());
   if (const actors::search* const c = mine.assigned == nullptr ? nullptr : mine.assigned->find(bytes)) {
     d.calls = c->calls_since_decision();
     for (const auto& [need, calls] : c->runs_of_others()) d.ran_other.push_back({std::string(need), calls});
-  }
-  for (const actors::wire_evidence& e : known->evidence) {
-    d.evidence.push_back({e.config.empty() ? name_of(mine, e.digest) : e.config, e.digest, e.time_ns, e.repetitions,
-                          e.status, e.detail});
-    if (e.digest == d.digest && (e.status == "measured" || e.status == "remembered")) d.time_ns = e.time_ns;
   }
   return d;
 }

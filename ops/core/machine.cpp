@@ -3,6 +3,7 @@
 #include <parley/number_text.hpp>
 #include <parley/transports/cuda/cuda_driver.hpp>
 #include <parley/transports/nccl/nccl_library.hpp>
+#include <parley/tuning/text.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -72,8 +73,7 @@ std::string joined(std::vector<std::string> parts) {
 runtime::result<std::vector<masked_capability>> parse_masks(std::string_view text) {
   std::vector<masked_capability> all;
   while (!text.empty()) {
-    const std::string_view one = text.substr(0, text.find(','));
-    text.remove_prefix(std::min(one.size() + 1, text.size()));
+    const std::string_view one = tuning::take_until(',', text);
     masked_capability made{std::nullopt, std::string(one)};
     if (const auto colon = one.find(':'); colon != std::string_view::npos) {
       made = {number_in<rank_id>(one.substr(0, colon)), std::string(one.substr(colon + 1))};

@@ -1,5 +1,6 @@
 #include <parley/ops/core/op_host.hpp>
 
+#include <parley/ops/core/decision_record.hpp>
 #include <parley/ops/core/op_results.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/runtime/record/flight_dump.hpp>
@@ -40,11 +41,12 @@ op_host::op_host(const std::function<void(const error&)>& on_call_failed, rank_f
     dump_after_fault(why.what());
     if (on_call_failed) on_call_failed(why);
   };
-  if (!settings_->results_path.empty() && settings_->write_results_soon) {
-    services_.on_decided = [this](const actors::participant_state& told, const actors::decision_record& d) {
-      keep_decision(told, d);
-    };
-  }
+  if (!settings_->rules.empty())
+    services_.rules_of = [this](const actors::op_declaration& op) { return settings_->rules.of(entry_name(op)); };
+  services_.on_decided = [this](const actors::participant_state& told, const actors::decision_record& d) {
+    if (!settings_->results_path.empty()) keep_decision(told, d);
+    if (settings_->tell) tell_of(told, d);
+  };
   machine_.mask(settings_->masked, id());
   services_.warnings = results_.warning_list();
   services_.early_bytes = settings_->early_bytes;
@@ -121,6 +123,7 @@ results_store::options op_host::results_options() const {
   return {.path = settings_->results_path,
           .ordinal = id(),
           .validators = settings_->results_path.empty() ? std::vector<tuning::validator>() : settings_->validators,
+          .soft = settings_->soft_validators,
           .unique = services_.incarnations.of(id()),
           .spare_folder = settings_->spare_folder,
           .ex = settings_->write_results_soon ? &executor_ : nullptr};
@@ -133,12 +136,15 @@ tunable_context& op_host::make_kernels() const {
   o.environment = settings_->kernel_environment;
   o.ordinal = id();
   o.validators = settings_->validators;
+  o.soft_validators = settings_->soft_validators;
   o.unique = services_.incarnations.of(id());
   o.spare_folder = settings_->spare_folder;
   o.shared = results_.in_use() ? &results_ : nullptr;
-  o.no_file = settings_->no_results;
-  if (o.shared == nullptr)
-    std::erase_if(o.validators, [](const tuning::validator& v) { return v.name == "PARLEY_WORLD"; });
+  // If the user's file was refused, kernels must not write beside it.
+  o.tell = settings_->tell;
+  o.rules = settings_->rules;
+  o.no_file = settings_->no_results || (!settings_->results_path.empty() && !results_.in_use());
+  if (o.shared == nullptr) o.validators = without_world(std::move(o.validators));
   kernels_ = std::make_unique<tunable_context>(executor_, results_.disk(), std::move(o));
   kernels_->remember(results_.remembered());
   return *kernels_;
@@ -152,49 +158,24 @@ runtime::waiting_list op_host::waiting() const {
   return all;
 }
 
-namespace {
-runtime::flight_decision as_flown(const actors::participant_state& knows, const actors::decision_record& d) {
-  const auto name_of = [&](std::uint64_t digest) {
-    const std::string* const id = knows.id_of(digest);
-    return id == nullptr ? std::string() : *id;
-  };
-  runtime::flight_decision all{knows.declaration.title(), d.key, name_of(d.digest), d.why, d.search, {}};
-  for (const actors::wire_evidence& e : d.evidence) {
-    auto& one = all.candidates.emplace_back();
-    one = {
-        e.config.empty() ? name_of(e.digest) : e.config, e.time_ns, e.repetitions, e.status, e.detail, e.proposer, {}};
-    for (const actors::wire_own_time& own : e.ranks) one.ranks.push_back({own.rank, own.time_ns, own.status});
-  }
-  return all;
-}
-// For an op whose evidence consists of this rank's own measurements.
-runtime::flight_decision as_flown(const decision& d, rank_id self) {
-  runtime::flight_decision all{d.op, d.key, d.config, d.why, d.search, {}};
-  for (const candidate_evidence& e : d.evidence)
-    all.candidates.push_back(
-        {e.config, e.time_ns, e.repetitions, e.status, e.detail, self, {{self, e.time_ns, e.status}}});
-  return all;
-}
-}  // namespace
-
 runtime::result<std::string> op_host::dump_flight(std::string_view why, const std::string& folder) {
   const std::string& into = folder.empty() ? settings_->flight_dir : folder;
   if (disk_ == nullptr || into.empty())
     return error{errc::unavailable, "no folder for the flight recorder was named; set PARLEY_FLIGHT_DIR"};
   std::map<std::uint64_t, std::string> titles;
   std::map<std::uint64_t, std::string> configs;
-  std::vector<runtime::flight_decision> decisions;
+  std::vector<std::string> decisions;
   for (const op_end& e : ops()) {
     const actors::participant_state* const p = e.as_participant();
     if (p == nullptr) continue;
     titles[p->declaration.id()] = p->declaration.title();
     for (const auto& c : p->configs.entries()) configs[c.digest] = c.id;
-    for (const actors::decision_record& d : p->decisions) decisions.push_back(as_flown(*p, d));
+    for (const actors::decision_record& d : p->decisions) decisions.push_back(json_of(decision_of(*p, d, id())));
   }
   for (const op_end& e : ops()) {
     for (const auto& [name, d] : e.decisions()) {
       for (const candidate_evidence& c : d.evidence) configs[c.digest] = c.config;
-      decisions.push_back(as_flown(d, id()));
+      decisions.push_back(json_of(d));
     }
   }
   const auto look_up = [](const std::map<std::uint64_t, std::string>& names) {
@@ -229,7 +210,14 @@ void op_host::keep_decision(const actors::participant_state& of, const actors::d
   if (!entry) return;
   const auto* const before = results_.remembered().find(entry->op, entry->parameters);
   const bool otherwise = before != nullptr && before->solution != entry->solution;
+  if (d.source == actors::decision_source::trials) results_.keep_evidence(*entry, decision_of(of, d, id()));
   results_.learn(std::move(*entry), otherwise ? before : nullptr);
+}
+
+void op_host::tell_of(const actors::participant_state& of, const actors::decision_record& d) const {
+  const unsigned verbosity = settings_->kernel_environment.over(settings_->kernels).verbosity;
+  if (verbosity < 2) return;
+  for (const std::string& line : lines_of(decision_of(of, d, id()), verbosity)) settings_->tell(line);
 }
 
 std::vector<actors::remembered_best> op_host::remember(const actors::op_declaration& op,

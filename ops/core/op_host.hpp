@@ -106,6 +106,7 @@ struct op_host final : edge_host {
   results_store::options results_options() const;
   tunable_context& make_kernels() const;
   void keep_decision(const actors::participant_state& of, const actors::decision_record& d);
+  void tell_of(const actors::participant_state& of, const actors::decision_record& d) const;
   void dump_after_fault(std::string_view why) noexcept;
   actors::inquiries::own_knowledge what_is_known();
   runtime::waiting_list waiting() const;

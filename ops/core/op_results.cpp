@@ -75,9 +75,9 @@ op_memory recall_op(const tuning::results_file& file, const actors::op_declarati
 std::optional<tuning::result_entry> entry_of(const actors::op_declaration& op, const std::string* id,
                                              const actors::decision_record& d) {
   using actors::decision_source;
-  if (d.source == decision_source::only_default || d.source == decision_source::tuning_off ||
-      d.source == decision_source::kept || id == nullptr)
-    return std::nullopt;
+  const bool is_result =
+      d.source == decision_source::trials || d.source == decision_source::results || d.source == decision_source::pin;
+  if (!is_result || id == nullptr) return std::nullopt;
   const auto timed =
       std::find_if(d.evidence.begin(), d.evidence.end(), [&](const auto& v) { return v.digest == d.digest; });
   return tuning::result_entry{

@@ -257,8 +257,14 @@ class function_config final : public paired_config {
                                               (sends == nullptr ? "sender" : "receiver") +
                                               "; a paired config needs one for each"});
   }
-  task<> send(part_sender& out, std::span<const std::byte> data) const override { return send_(out, data); }
-  task<> receive(part_receiver& in, std::span<std::byte> data) const override { return receive_(in, data); }
+  task<> send(part_sender& out, std::span<const std::byte> data) const override {
+    out.runs(identity());
+    return send_(out, data);
+  }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    in.runs(identity());
+    return receive_(in, data);
+  }
 
  private:
   send_function send_;

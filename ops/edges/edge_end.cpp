@@ -225,7 +225,7 @@ void edge_end::record_unbegun(runtime::flight_event what, std::uint32_t tag, std
 
 void edge_end::report_failure(const part_receiver& in, std::uint64_t ran, errc why, const std::string& what) {
   // The sender knows its own failures. But if it timed out, it does not know that this side's config was still running, so report that.
-  const bool hung = in.sender_failure() == errc::timeout;
+  const bool hung = in.sender_failure() == errc::timeout && !in.taken_back();
   if (failed_ || (in.sender_failure() != errc::none ? !hung : !actors::blames_config(why))) return;
   actors::nack n;
   n.tag = in.mark()->tag;

@@ -1,6 +1,7 @@
 #include <parley/rank.hpp>
 
 #include <parley/actors/inquiries.hpp>
+#include <parley/ops/core/decision_record.hpp>
 #include <parley/ops/core/op_host.hpp>
 #include <parley/ops/core/op_results.hpp>
 #include <parley/ops/job/check_process.hpp>
@@ -238,6 +239,21 @@ std::vector<tuning::result_entry> rank::learned() const {
   return all;
 }
 
+std::vector<decision> rank::explained() const {
+  std::vector<decision> all;
+  for (const actors::participant_state* p : participants()) {
+    if (p->declaration.leader != id()) continue;
+    for (const actors::decision_record& d : p->decisions) {
+      const auto entry = entry_of(p->declaration, p->id_of(d.digest), d);
+      if (!entry || d.source != actors::decision_source::trials) continue;
+      decision& one = all.emplace_back(decision_of(*p, d, id()));
+      one.op = entry->op;
+      one.key = entry->parameters;
+    }
+  }
+  return all;
+}
+
 tuning::results_file rank::results() const {
   tuning::results_file file;
   for (const tuning::validator& v : settings_->validators) static_cast<void>(file.add(v));
@@ -303,6 +319,30 @@ std::vector<std::string> rank::idle_pins() const {
       warnings.push_back(
           "the results file pins the default for `" + e.op + "," + e.parameters +
           "`, but this rank has used no such key: compare the op, its ranks and the key with a line that a job wrote");
+  }
+  return warnings;
+}
+
+std::vector<std::string> rank::idle_rules() const {
+  const auto is_used = [this](const tuning::rule& r) {
+    for (const auto& all : {participants(), ended_participants()}) {
+      for (const actors::participant_state* p : all) {
+        if (entry_name(p->declaration) != r.op) continue;
+        for (const actors::decision_record& d : p->decisions) {
+          const auto key = tuning::parse_key(r.op, d.key);
+          if (key && r.fits(d.key, key->size.largest_bytes())) return true;
+        }
+      }
+    }
+    return host_->kernels_ != nullptr && host_->kernels_->has_met(r);
+  };
+  std::vector<std::string> warnings;
+  for (const tuning::rule& r : settings().rules.all()) {
+    const bool of_kernel = r.op.find('/') == std::string::npos;
+    const bool mine = of_kernel ? id() == 0 : first_rank_of(r.op, world_size()) == id();
+    if (mine && r.op.find_first_of("*?") == std::string::npos && !is_used(r))
+      warnings.push_back(r.place + " fits nothing that this rank has used: compare its op and key, " + r.op + "," +
+                         r.key + ", with a line of a results file");
   }
   return warnings;
 }

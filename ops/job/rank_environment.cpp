@@ -4,9 +4,11 @@
 #include <parley/number_text.hpp>
 #include <parley/ops/job/rank_foundation.hpp>
 #include <parley/ops/job/results_store.hpp>
+#include <parley/transports/files/file_storage.hpp>
 #include <parley/transports/join/heartbeat.hpp>
 #include <parley/transports/launch/environment.hpp>
 #include <parley/tunable_context.hpp>
+#include <parley/tuning/text.hpp>
 
 #include <fmt/format.h>
 
@@ -15,6 +17,7 @@
 #include <iterator>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,7 +60,10 @@ constexpr const char* own_variables[] = {"PARLEY_RESULTS",
                                          "PARLEY_TUNING_DRIFT",
                                          "PARLEY_TUNING_DRIFT_EVERY",
                                          "PARLEY_TUNING_DRIFT_THRESHOLD",
+                                         "PARLEY_TUNING_INTERPOLATE",
                                          "PARLEY_MASK",
+                                         "PARLEY_SOFT_VALIDATORS",
+                                         "PARLEY_RULES",
                                          "PARLEY_UCX_CUDA",
                                          "PARLEY_FLIGHT_DIR",
                                          "PARLEY_DETECTION",
@@ -67,9 +73,19 @@ constexpr const char* own_variables[] = {"PARLEY_RESULTS",
 std::vector<std::string> known_variables() {
   std::vector<std::string> all(std::begin(own_variables), std::end(own_variables));
   all.insert(all.end(), transports::variable::all.begin(), transports::variable::all.end());
-  for (unsigned s = 0; s <= static_cast<unsigned>(setting::rotating_buffer_bytes); ++s)
+  for (unsigned s = 0; s <= static_cast<unsigned>(setting::last); ++s)
     all.push_back("PARLEY_TUNABLEOP_" + std::string(tuning::variable_name(static_cast<setting>(s))));
   return all;
+}
+
+const std::string family_prefix = "PARLEY_TUNABLEOP_";
+const std::string icache_flush = "PARLEY_TUNABLEOP_ICACHE_FLUSH_ENABLED";
+
+/// True for `PARLEY_TUNABLEOP_OPENBLAS_ENABLED` and the like. Which families there are is known once the program has made its kernels.
+bool is_family_variable(const std::string& name) {
+  const std::vector<std::string> known = known_variables();
+  return name.starts_with(family_prefix) && name.ends_with("_ENABLED") &&
+         std::find(known.begin(), known.end(), name) == known.end();
 }
 
 // A name that differs in more letters does not count as misspelt.
@@ -120,8 +136,6 @@ std::string capability_meant_by(std::string_view name) {
   runtime::raise({errc::malformed, name + "=: must be " + what + "; correct it or unset it"});
 }
 
-std::string text_of_time(double time_ns) { return time_ns > 0 ? fmt::format("{:.6g} ms", time_ns / 1e6) : "not timed"; }
-
 }  // namespace
 
 time_ns heed_detection(time_ns mine, const tuning::variable_lookup& lookup) {
@@ -171,6 +185,29 @@ std::vector<masked_capability> heed_masks(std::vector<masked_capability> mine, c
   return std::move(read).value();
 }
 
+std::vector<std::string> heed_soft_validators(std::vector<std::string> mine, const tuning::variable_lookup& lookup) {
+  const auto told = lookup("PARLEY_SOFT_VALIDATORS");
+  if (!told) return mine;
+  if (told->empty()) refuse_empty("PARLEY_SOFT_VALIDATORS", "names of validators, NAME,…");
+  std::string_view rest = *told;
+  while (!rest.empty()) {
+    if (const std::string_view name = tuning::take_until(',', rest); !name.empty()) mine.emplace_back(name);
+  }
+  return mine;
+}
+
+tuning::rule_file heed_rules(tuning::rule_file mine, const tuning::variable_lookup& lookup) {
+  const auto path = lookup("PARLEY_RULES");
+  if (!path) return mine;
+  if (path->empty()) return {};
+  transports::file_storage disk;
+  const auto text = disk.read(*path);
+  if (!text) runtime::raise({text.code(), "the rules of PARLEY_RULES could not be read: " + text.reason().text()});
+  auto rules = tuning::rule_file::parse(*text, *path);
+  if (!rules) runtime::raise({errc::malformed, rules.reason().text});
+  return std::move(rules).value();
+}
+
 std::vector<std::string> masks_of_nobody(const std::vector<masked_capability>& masks, rank_id world_size) {
   std::vector<std::string> warnings;
   for (const masked_capability& m : masks) {
@@ -187,8 +224,9 @@ std::optional<std::string> own_variable(const std::string& name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup) {
-  auto read = tuning::read_settings(lookup);
+heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup,
+                                    std::span<const std::string> names) {
+  auto read = tuning::read_settings(lookup, names);
   if (!read) runtime::raise({errc::malformed, read.reason().text});
   const tuning::environment_settings env = std::move(read).value();
   heeded_environment all{std::move(mine), env.over({}), env.warnings()};
@@ -199,6 +237,8 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
   const bool none = s.results_path == no_file;
   if (none) s.results_path.clear();
   s.no_results = none || (s.results_path.empty() && lookup("PARLEY_RESULTS"));
+  s.rules = heed_rules(std::move(s.rules), lookup);
+  s.soft_validators = heed_soft_validators(std::move(s.soft_validators), lookup);
   if (const auto folder = lookup("PARLEY_FLIGHT_DIR")) {
     if (folder->empty()) refuse_empty("PARLEY_FLIGHT_DIR", "the name of a folder");
     if (s.flight_dir.empty()) s.flight_dir = *folder;
@@ -212,6 +252,7 @@ heeded_environment heed_environment(rank_settings mine, const tuning::variable_l
     s.policy = actors::tuning_policy::off;
   }
   heed_drift(s.plan.drift, lookup);
+  if (const auto on = heed_switch("PARLEY_TUNING_INTERPOLATE", lookup)) s.plan.interpolate = *on;
   heed_number(lookup, "PARLEY_PATIENCE", s.patience, {1, 1000});
   s.masked = heed_masks(std::move(s.masked), lookup);
   if (env.has(setting::check) && all.told.check.on) {
@@ -233,6 +274,7 @@ std::vector<std::string> unknown_variables(const std::vector<std::string>& names
     const bool other =
         !name.starts_with("PARLEY_") || name.starts_with("PARLEY_TEST_") || name.starts_with("PARLEY_BENCH_");
     if (other || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    if (is_family_variable(name) && unlike(name, icache_flush) > most_slips) continue;
     const auto& nearest = *std::min_element(
         known.begin(), known.end(),
         [&](const std::string& a, const std::string& b) { return unlike(name, a) < unlike(name, b); });
@@ -262,28 +304,36 @@ std::string calls_of_others(const actors::participant_state& p, std::string_view
 }
 }  // namespace
 
-std::vector<std::string> verbose_lines(const rank& self, unsigned verbosity) {
+std::vector<std::string> closing_lines(const rank& self, unsigned verbosity) {
   std::vector<std::string> lines;
   if (verbosity == 0) return lines;
-  const auto& file = self.remembered();
-  lines.push_back(fmt::format("{} results were remembered, {} are known now", file.entries().size(),
-                              self.results().entries().size()));
+  lines.push_back(fmt::format("{} results are known now", self.results().entries().size()));
   if (verbosity < 2) return lines;
   for (const actors::participant_state* p : self.participants()) {
     for (const actors::decision_record& d : p->decisions) {
-      lines.push_back(fmt::format("{} {}: {}", p->declaration.title(), d.key, d.why));
-      if (const std::string others = calls_of_others(*p, d.key); !others.empty()) lines.push_back("  " + others);
-      if (verbosity < 3) continue;
-      for (const actors::wire_evidence& v : d.evidence) {
-        const std::string* const id = v.config.empty() ? p->id_of(v.digest) : &v.config;
-        lines.push_back(fmt::format("  config {}: {}, {} repetitions, {}{}{}",
-                                    id != nullptr ? *id : fmt::format("{:016x}", v.digest), text_of_time(v.time_ns),
-                                    v.repetitions, v.status, v.detail.empty() ? "" : ", ", v.detail));
-      }
+      if (const std::string others = calls_of_others(*p, d.key); !others.empty())
+        lines.push_back(fmt::format("{} {}: {}", p->declaration.title(), d.key, others));
     }
   }
-  lines.insert(lines.end(), self.kernels().log().begin(), self.kernels().log().end());
   return lines;
+}
+
+std::vector<std::string> idle_switches(const std::vector<std::string>& names, const tunable_context& kernels) {
+  std::set<std::string> used;
+  std::string all;
+  for (const auto& [family, switched] : kernels.families()) {
+    used.insert(family_prefix + tuning::family_variable(family));
+    all += (all.empty() ? "" : ", ") + tuning::family_variable(family);
+  }
+  std::vector<std::string> warnings;
+  if (all.empty()) return warnings;  // another rank may have kernels
+  for (const std::string& name : names) {
+    if (is_family_variable(name) && !used.contains(name))
+      warnings.push_back(
+          name + " switches nothing on this rank, because none of its kernels has such a family; its kernels know " +
+          all);
+  }
+  return warnings;
 }
 
 }  // namespace parley::ops

@@ -38,7 +38,9 @@ struct heeded_environment {
 
 /// A variable of this process.
 std::optional<std::string> own_variable(const std::string& name);
-heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup);
+/// `names`: the variables that are set (`read_settings`). Throws `malformed`.
+heeded_environment heed_environment(rank_settings mine, const tuning::variable_lookup& lookup,
+                                    std::span<const std::string> names = {});
 /// PARLEY_DETECTION in seconds, else the program's value. Throws `malformed`, or `bad_argument` if the program's value is invalid.
 runtime::time_ns heed_detection(runtime::time_ns mine, const tuning::variable_lookup& lookup);
 /// The value of a variable that is 0 or 1; nothing if it is not set. Throws `malformed`.
@@ -46,6 +48,12 @@ std::optional<bool> heed_switch(const char* name, const tuning::variable_lookup&
 /// The masks of PARLEY_MASK if it is set, else the program's. Throws `malformed`, also for a misspelt capability. A config's own name that
 /// resembles a capability counts as misspelt here; only the program can mask it.
 std::vector<masked_capability> heed_masks(std::vector<masked_capability> mine, const tuning::variable_lookup& lookup);
+
+/// The names in PARLEY_SOFT_VALIDATORS behind the program's. Throws `malformed`.
+std::vector<std::string> heed_soft_validators(std::vector<std::string> mine, const tuning::variable_lookup& lookup);
+
+/// The rules in the file of PARLEY_RULES if it is set and not empty, else the program's. Throws `malformed`, or why the file cannot be read.
+tuning::rule_file heed_rules(tuning::rule_file mine, const tuning::variable_lookup& lookup);
 
 /// A warning for each mask of a rank that is not in the world.
 std::vector<std::string> masks_of_nobody(const std::vector<masked_capability>& masks, rank_id world_size);
@@ -55,7 +63,10 @@ std::vector<std::string> masks_of_nobody(const std::vector<masked_capability>& m
 /// read them.
 std::vector<std::string> unknown_variables(const std::vector<std::string>& names);
 
-/// The lines about a rank that VERBOSE asks for; none at 0.
-std::vector<std::string> verbose_lines(const rank& self, unsigned verbosity);
+/// A warning for each variable `PARLEY_TUNABLEOP_…_ENABLED` that switches no family of this rank's kernels, if these have families.
+std::vector<std::string> idle_switches(const std::vector<std::string>& names, const tunable_context& kernels);
+
+/// The lines that VERBOSE asks for at the end of a rank, in addition to those that were told at once (`rank_settings::tell`).
+std::vector<std::string> closing_lines(const rank& self, unsigned verbosity);
 
 }  // namespace parley::ops

@@ -25,11 +25,6 @@ constexpr runtime::time_ns batch_ns = 250'000'000;  // from the first result of 
 
 constexpr std::string_view world_validator = "PARLEY_WORLD";
 
-std::vector<tuning::validator> without_world(std::vector<tuning::validator> all) {
-  std::erase_if(all, [](const tuning::validator& v) { return v.name == world_validator; });
-  return all;
-}
-
 bool empty(const tuning::parsed_results& p) {
   return p.warnings.empty() && p.file.entries().empty() && p.file.validators().empty();
 }
@@ -115,6 +110,11 @@ std::string missing_folder_of(const std::string& path) {
   std::error_code unknown;
   const bool missing = std::filesystem::status(folder, unknown).type() == std::filesystem::file_type::not_found;
   return !folder.empty() && missing ? folder.string() : std::string();
+}
+
+std::vector<tuning::validator> without_world(std::vector<tuning::validator> all) {
+  std::erase_if(all, [](const tuning::validator& v) { return v.name == world_validator; });
+  return all;
 }
 
 std::string variant_name(const std::string& path, std::span<const tuning::validator> validators) {
@@ -249,6 +249,7 @@ results_store::results_store(runtime::storage* disk, options o) : disk_(disk), o
     options_.path.clear();
     return;
   }
+  evidence_.emplace(*disk_, evidence_of(own_path()));
   for_kernels_ = without_world(options_.validators);
   const bool two_kinds = for_kernels_.size() != options_.validators.size();
   const std::string own = own_path();
@@ -258,6 +259,7 @@ results_store::results_store(runtime::storage* disk, options o) : disk_(disk), o
     if (two_kinds) read(variant_name(path, for_kernels_), for_kernels_);
     if (own == options_.path) break;
   }
+  for (const tuning::result_entry& lent : borrowed_.entries()) static_cast<void>(remembered_.add(lent));
 }
 
 results_store::~results_store() = default;
@@ -279,9 +281,27 @@ void results_store::read(const std::string& path, const validators& expected) {
   if (listed < parsed->warnings.size())
     warnings_.push_back(fmt::format("{}: {} more like this; `parley results check {}` lists them", path,
                                     parsed->warnings.size() - listed, path));
-  if (const auto why = tuning::compare_validators(parsed->file.validators(), expected)) {
+  const auto& theirs = parsed->file.validators();
+  if (const auto why = tuning::compare_validators(theirs, expected)) {
+    const bool of_kernels = std::ranges::all_of(parsed->file.entries(), &tuning::result_entry::is_of_kernel);
+    if (of_kernels && !tuning::compare_validators(theirs, for_kernels_)) {  // for worlds of all sizes
+      take_kernels_of(parsed->file);
+      return;
+    }
+    if (tuning::differ_only_in(options_.soft, theirs, expected)) {
+      for (tuning::result_entry lent : parsed->file.entries()) {
+        lent.thin = true;
+        static_cast<void>(borrowed_.add(std::move(lent)));
+      }
+      warnings_.push_back(path + ": " + why->text +
+                          "; PARLEY_SOFT_VALIDATORS or the program allows that, so the results are used and searched "
+                          "again; the file is kept");
+      return;
+    }
     const std::size_t taken = take_kernels_of(parsed->file);
-    warnings_.push_back(path + ": " + why->text +
+    std::string soft;
+    for (const std::string& name : options_.soft) soft += (soft.empty() ? "; only these may differ: " : ", ") + name;
+    warnings_.push_back(path + ": " + why->text + soft +
                         (taken == 0
                              ? "; the file is ignored and kept"
                              : fmt::format("; the file is kept and ignored, except for {} results of kernels", taken)));
@@ -308,19 +328,25 @@ void results_store::learn(tuning::result_entry entry, const tuning::result_entry
   later_->note(std::move(entry), before);
 }
 
+void results_store::keep_evidence(const tuning::result_entry& of, decision d) {
+  if (in_use() && !of.pins_default()) evidence_->note(of.op, of.parameters, std::move(d));
+}
+
 // A pin stays only in the file in which its owner has written it: a copy in a rank's own file would still apply after its owner removes it.
-static results_file without_pins(const results_file& all) {
+// Results of another version that are only used until they are decided again do not become results of this version either.
+results_file results_store::own_results(const results_file& all) const {
   results_file rest;
   for (const tuning::validator& v : all.validators()) static_cast<void>(rest.add(v));
   for (const tuning::result_entry& e : all.entries()) {
-    if (!e.pins_default()) static_cast<void>(rest.add(e));
+    const auto* const lent = borrowed_.find(e.op, e.parameters);
+    if (!e.pins_default() && (lent == nullptr || *lent != e)) static_cast<void>(rest.add(e));
   }
   return rest;
 }
 
 result<std::string> results_store::add(const results_file& more, std::span<const tuning::result_entry> superseded) {
   if (!in_use()) return error{errc::unavailable, "no results file was asked for"};
-  const results_file learned = without_pins(more);
+  const results_file learned = own_results(more);
   const auto one_at_a_time = later_ ? std::unique_lock(later_->writing) : std::unique_lock<std::mutex>();
   put_away done = put(learned, superseded);
   if (later_) {
@@ -351,6 +377,8 @@ results_store::put_away results_store::put(const results_file& learned,
     std::copy_if(learned.entries().begin(), learned.entries().end(), std::back_inserter(added_), is_new);
   }
   replace_in_common(learned, superseded, done.warnings);
+  if (const auto written = evidence_->write(); !written)
+    done.warnings.push_back("the results are kept, but not their evidence: " + written.reason().text());
   return done;
 }
 

@@ -11,19 +11,25 @@
 ///
 /// The store ignores a file of another version, machine or world, and a broken file. From a file with some unreadable lines, it uses the
 /// other lines. It never overwrites such files: it writes results to a file for these validators in the same folder
-/// (`results2.for-1f0c….csv`), which the next run also reads. If a file cannot be locked or written, results go to a spare file
+/// (`results2.for-1f0c….csv`), which the next run also reads. If only `soft` validators differ, the results count after those of all other
+/// files, and as `thin`, so that a search follows. If a file cannot be locked or written, results go to a spare file
 /// (`results2.unmerged-….csv`, in the same folder, or else in the spare folder). Each of these cases causes a warning that names the files
 /// and the remedy. It is an error only if no place accepts the results. docs/results.md describes this for users.
 ///
+/// The evidence of the decisions goes to a file beside the results (evidence_file.hpp).
+///
 /// Results of kernels are valid in worlds of all sizes. The store also reads them from files for another number of ranks. If the rank's own
 /// file is for another number of ranks, the store writes them to a file without that validator.
+#include <parley/decision.hpp>
 #include <parley/error.hpp>
+#include <parley/ops/job/evidence_file.hpp>
 #include <parley/runtime/storage.hpp>
 #include <parley/runtime/time/executor.hpp>
 #include <parley/tuning/results/results.hpp>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,6 +54,9 @@ struct kept_results {
 runtime::result<kept_results> keep_results(runtime::storage& disk, const std::string& path,
                                            const tuning::results_file& more, const keep_options& o = {});
 
+/// The validators of results that hold in worlds of all sizes.
+std::vector<tuning::validator> without_world(std::vector<tuning::validator> all);
+
 /// The file in the folder of `path` for results of exactly these validators.
 std::string variant_name(const std::string& path, std::span<const tuning::validator> validators);
 
@@ -67,6 +76,7 @@ class results_store {
     std::string path;  ///< empty, or `no_file`: there are no results files
     std::uint32_t ordinal = 0;
     std::vector<tuning::validator> validators;
+    std::vector<std::string> soft{};  ///< names of validators that may differ
     std::uint64_t unique = 0;
     std::string spare_folder{};
     runtime::executor* ex = nullptr;  ///< null: `learn` writes nothing, only `add` writes
@@ -88,6 +98,8 @@ class results_store {
   bool in_use() const noexcept { return disk_ != nullptr && !options_.path.empty(); }
   /// Adds the entry to this rank's file soon. If `before` is given (an entry that was read), the new entry replaces it.
   void learn(tuning::result_entry entry, const tuning::result_entry* before = nullptr);
+  /// Adds the evidence of a decision to the file beside the results, together with the next results.
+  void keep_evidence(const tuning::result_entry& of, decision d);
   /// Adds to this rank's file and returns the path of the results. `unavailable`: no results file was asked for. Also replaces superseded
   /// entries in the common file, if they are still there, and, in the rank's own file, entries that this store added before.
   runtime::result<std::string> add(const tuning::results_file& learned,
@@ -106,6 +118,7 @@ class results_store {
   using validators = std::vector<tuning::validator>;
   void read(const std::string& path, const validators& expected);
   std::size_t take_kernels_of(const tuning::results_file& file);
+  tuning::results_file own_results(const tuning::results_file& all) const;
   put_away put(const tuning::results_file& learned, std::span<const tuning::result_entry> superseded);
   void put_kernels(const tuning::results_file& learned, std::span<const tuning::result_entry> give_way,
                    std::vector<std::string>& warnings);
@@ -116,8 +129,10 @@ class results_store {
   options options_;
   validators for_kernels_;  // without the world's size
   tuning::results_file remembered_;
+  tuning::results_file borrowed_;            // of files in which only soft validators differ: used, and not written
   std::vector<tuning::result_entry> added_;  // entries that `put` has added; two threads never run `put` at once
   std::vector<std::string> warnings_;
+  std::optional<evidence_file> evidence_;
   std::unique_ptr<later> later_;
 };
 

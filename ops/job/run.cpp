@@ -101,15 +101,21 @@ void complain(std::optional<rank_id> rank, const std::string& what) {
   std::fprintf(stderr, "parley: %s%s\n", who.c_str(), what.c_str());
 }
 
-void complain_of_unknown_variables(rank_id rank) {
-  static bool done = false;
-  if (std::exchange(done, true)) return;
+/// The names of the variables that are set and that parley reads.
+std::vector<std::string> own_variables_set() {
   std::vector<std::string> names;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
-    if (text.starts_with("PARLEY_")) names.emplace_back(text.substr(0, text.find('=')));
+    if (text.starts_with("PARLEY_") || text.starts_with("PYTORCH_TUNABLEOP_"))
+      names.emplace_back(text.substr(0, text.find('=')));
   }
-  for (const std::string& w : unknown_variables(names)) complain(rank, "warning: " + w);
+  return names;
+}
+
+void complain_of_unknown_variables(rank_id rank) {
+  static bool done = false;
+  if (std::exchange(done, true)) return;
+  for (const std::string& w : unknown_variables(own_variables_set())) complain(rank, "warning: " + w);
 }
 
 int status_of(parting how) {
@@ -345,7 +351,10 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
       hosts.push_back(m.host);
       kinds.push_back(m.kind);
     }
-    if (o.settings.validators.empty()) o.settings.validators = machine_validators(o);
+    for (tuning::validator& v : machine_validators(o)) {
+      const auto is_same = [&](const tuning::validator& mine) { return mine.name == v.name; };
+      if (std::ranges::none_of(o.settings.validators, is_same)) o.settings.validators.push_back(std::move(v));
+    }
     const rank_settings settings = with_environment(std::move(o));
     rank_foundation on{*loop, net(), &disk, std::move(incarnations), mail, std::move(hosts), std::move(kinds)};
     on.ranks_come_back = place.max_restarts > 0;
@@ -367,6 +376,7 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     };
     self.emplace(std::move(on), settings);
     begin(place.world_size, *self);
+    if (told.verbosity > 0) tell_line(std::to_string(self->remembered().entries().size()) + " results were remembered");
     warn_of_results_folder(settings);
     if (place.rank == 0) {  // masks are the same on all ranks
       for (const std::string& w : masks_of_nobody(settings.masked, place.world_size)) complain(0, "warning: " + w);
@@ -408,11 +418,12 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
   }
 
   rank_settings with_environment(job_options o) {
-    heeded_environment heeded = heed_environment(std::move(o.settings), &own_variable);
+    heeded_environment heeded = heed_environment(std::move(o.settings), &own_variable, own_variables_set());
     told = heeded.told;
     for (const std::string& w : heeded.warnings) complain(place.rank, "warning: " + w);
     complain_of_unknown_variables(place.rank);
     rank_settings& s = heeded.settings;
+    if (told.verbosity > 0 && !s.tell) s.tell = [this](const std::string& line) { tell_line(line); };
     std::error_code none;
     if (s.spare_folder.empty()) s.spare_folder = std::filesystem::temp_directory_path(none).string();
     return std::move(s);
@@ -425,11 +436,8 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
     for (; kernel_warnings_printed < of_kernels.size(); ++kernel_warnings_printed)
       complain(place.rank, "warning: " + of_kernels[kernel_warnings_printed]);
   }
-  void tell_what_verbose_asks() {
-    std::string text;
-    for (const std::string& line : verbose_lines(*self, told.verbosity))
-      text += "parley: rank " + std::to_string(place.rank) + ": " + line + "\n";
-    if (text.empty()) return;
+  void tell_line(const std::string& line) {
+    const std::string text = "parley: rank " + std::to_string(place.rank) + ": " + line + "\n";
     if (told.verbose_file == "err" || told.verbose_file == "out") {
       std::fputs(text.c_str(), told.verbose_file == "err" ? stderr : stdout);
     } else if (const auto written = disk.append(told.verbose_file, text); !written) {
@@ -533,9 +541,9 @@ struct job::state final : runtime::link::failure_handler, rank_peers {
       early.emplace_back([this, left, why] { on_left(left, why); });
       return;
     }
-    constexpr time_ns turn_ns = 1'000'000;
+    constexpr time_ns pause_ns = 20'000'000;  // UCX may be connecting, and keep a refusal for so long
     last_words.push_back(
-        std::make_unique<late_news>(*this, left, turn_ns, 1, [this, left, why] { hear_left(left, why); }));
+        std::make_unique<late_news>(*this, left, pause_ns, 1, [this, left, why] { hear_left(left, why); }));
     if (left == 0) lose_rank_0();
   }
   /// Acts now on the news that a rank has sent of its own end.
@@ -717,7 +725,12 @@ parting job::leave() {
   if (state_->self->learned() != state_->kept) write_results();
   for (const std::string& w : state_->self->idle_pins()) complain(state_->place.rank, "warning: " + w);
   for (const std::string& w : state_->self->idle_masks()) complain(state_->place.rank, "warning: " + w);
-  state_->tell_what_verbose_asks();
+  for (const std::string& w : state_->self->idle_rules()) complain(state_->place.rank, "warning: " + w);
+  if (state_->place.rank == 0) {
+    for (const std::string& w : idle_switches(own_variables_set(), state_->self->kernels()))
+      complain(0, "warning: " + w);
+  }
+  for (const std::string& line : closing_lines(*state_->self, state_->told.verbosity)) state_->tell_line(line);
   const left_over left = state_->self->unfinished();
   for (const std::string& line : left.undelivered) complain(state_->place.rank, "warning: " + line);
   for (const std::string& line : left.rejected) complain(state_->place.rank, line);

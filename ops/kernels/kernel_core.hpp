@@ -7,23 +7,26 @@
 ///     run(t.finish());
 ///
 /// If a tuning is abandoned before its end, its key stays undecided.
+#include <parley/decision.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/kernel_key.hpp>
 #include <parley/ops/kernels/kernel_output.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/tunable_context.hpp>
 #include <parley/tuning/config.hpp>
-#include <parley/tuning/planners/kernel_plan.hpp>
+#include <parley/tuning/planners/guided_plan.hpp>
 
 #include <boost/unordered/unordered_flat_map.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace parley::ops {
@@ -32,8 +35,9 @@ using runtime::time_ns;
 
 /// One kernel and key.
 struct kernel_entry {
-  std::string parameters;  ///< the key's text
-  std::string title;       ///< the kernel's name and the key
+  std::string parameters;                  ///< the key's text
+  std::vector<std::string> other_texts{};  ///< what the key may be called in files of other programs
+  std::string title;                       ///< the kernel's name and the key
   std::uint32_t winner = 0;
   bool decided = false;
   bool being_tuned = false;
@@ -44,6 +48,9 @@ struct kernel_entry {
   std::string passed_over;  ///< says which entry of a results file was ignored, and why
 };
 
+/// The result of a kernel, or of an op for a kernel, under any of the key's texts; null: none.
+const tuning::result_entry* remembered(tunable_context& context, std::string_view name, const kernel_entry& e);
+
 class kernel_core {
  public:
   struct implementation {
@@ -52,9 +59,10 @@ class kernel_core {
     std::uint64_t digest = 0;
     std::string family;
   };
-  /// `ids` and `families` as in tunable_op.hpp. Throws `bad_argument`.
+  using key_texts = std::function<std::vector<std::string>(const tuning::kernel_key&)>;
+  /// `ids`, `families` and `texts` as in tunable_op.hpp. Throws `bad_argument`.
   kernel_core(tunable_context& context, std::string name, const std::vector<std::string>& ids,
-              std::vector<std::string> families);
+              std::vector<std::string> families, key_texts texts);
   kernel_core(const kernel_core&) = delete;
   kernel_core& operator=(const kernel_core&) = delete;
 
@@ -79,13 +87,29 @@ class kernel_core {
   runtime::op_title title_of(const kernel_entry& e) const noexcept { return {"kernel", e.title}; }
 
   enum class outputs : std::uint8_t { can_be_compared, cannot };
+  /// Why an implementation other than the default must not run; empty: it may.
+  std::string why_left_out(const kernel_entry& e, std::size_t i) const {
+    const implementation& its = implementations_[i];
+    return i == 0 ? "" : context_.why_left_out(name_, e.parameters, its.id, its.family);
+  }
+  /// What a rule says of a key.
+  struct ruled {
+    std::string place;                              ///< of the rule; empty: no rule names an implementation
+    std::optional<std::uint32_t> implementation{};  ///< nothing: the one that it names must not run here
+    std::string why_not{};
+  };
+  ruled rule_of(const kernel_entry& e) const;
   /// For an entry outside of contextual runs, with tunable ops enabled. An entry is not tuned if there is no choice: the kernel has only
   /// one implementation, the families of all others are switched off, or numbers are compared but the kernel declares no outputs.
   way prepare(kernel_entry& e, outputs o);
+  /// The implementations that won for other keys, the latest ones.
+  const std::vector<std::size_t>& recent_winners() const noexcept { return recent_winners_; }
+  void note_winner(std::size_t i) const;
 
  private:
   kernel_entry& look_up(const tuning::kernel_key& key);
   void recall(kernel_entry& e);
+  bool follow_rule(kernel_entry& e);
   bool has_choice(kernel_entry& e, outputs o);
 
   struct key_hash {
@@ -93,6 +117,7 @@ class kernel_core {
   };
   tunable_context& context_;
   std::string name_;
+  key_texts texts_;
   std::shared_ptr<const void> claim_;  // to the name
   std::vector<implementation> implementations_;
   std::vector<std::string> ids_;
@@ -101,32 +126,51 @@ class kernel_core {
   boost::unordered_flat_map<tuning::kernel_key, kernel_entry*, key_hash> by_key_;
   std::map<std::string, std::unique_ptr<kernel_entry>> entries_;
   bool warned_of_check_ = false;
+  mutable std::vector<std::size_t> recent_winners_;  // only hints, so tuning may note them
 };
 
 /// The trials of one entry.
 class kernel_tuning {
  public:
-  kernel_tuning(kernel_core& core, kernel_entry& e, kernel_outputs outputs);
+  /// `part_of_all`: ranks share the trials, so those of this rank are not chosen by a model.
+  enum class extent : std::uint8_t { all, part_of_all };
+  kernel_tuning(const kernel_core& core, kernel_entry& e, kernel_outputs outputs, extent tries = extent::all);
   kernel_tuning(const kernel_tuning&) = delete;
   kernel_tuning& operator=(const kernel_tuning&) = delete;
   ~kernel_tuning() { entry_.being_tuned = false; }
 
+  /// Leaves out an implementation; call it before the first trial.
+  void leave_out(std::size_t implementation, std::string why) { plan_.drop(implementation, std::move(why)); }
   /// Returns the next trial and starts its clock; nothing: all trials are done.
   std::optional<tuning::trial> next();
   /// The trial has run, or thrown. Rethrows an exception of the default, and the cancellation of the caller.
   void end(const std::exception_ptr& thrown);
   /// Decides and returns the winner. Restores updated outputs, so that the winner can then run for the caller.
   std::uint32_t finish();
+  /// Instead of `finish`: the times, for somebody else's decision. Also restores updated outputs.
+  std::vector<tuning::aggregate> times();
+  void restore_outputs();
 
  private:
-  kernel_core& core_;
+  ops::decision decision_of(const tuning::decision& best) const;
+  bool is_worth_a_line(std::size_t i) const;
+
+  const kernel_core& core_;
   kernel_entry& entry_;
   kernel_outputs outputs_;
   std::vector<std::byte> before_;     // the updated outputs
   std::vector<std::byte> reference_;  // the default's outputs
-  tuning::kernel_plan plan_;
+  tuning::guided_plan plan_;
   tuning::trial step_;
   time_ns began_ns_ = 0;
+  time_ns since_ns_ = 0;  // of the whole tuning
+};
+
+/// If W ranks share the trials of a kernel: the default, and each config i with (i - 1) % `of` == `place`.
+struct contextual_part {
+  std::size_t place = 0, of = 1;
+  bool has(std::size_t config) const noexcept { return config == 0 || (config - 1) % of == place; }
+  friend bool operator==(const contextual_part&, const contextual_part&) = default;
 };
 
 /// A thunk that is tuned as a whole; see parley/contextual.hpp. Its kernels ask it which config to run.
@@ -135,6 +179,9 @@ class contextual_run {
   struct turn {
     std::size_t config = 0;  ///< the config to run
     void* of = nullptr;
+    // If the ranks share the work.
+    std::unique_ptr<kernel_tuning> trials{};
+    contextual_part part{};
     std::size_t step = 0;
     bool counts = false;
     time_ns began_ns = 0;
@@ -144,7 +191,8 @@ class contextual_run {
     kernel_outputs outputs{};
     std::vector<std::byte> before{};  // the updated outputs
   };
-  /// Uses `outputs` only if the context compares numbers.
+  /// True if `begin` needs the outputs of its kernels.
+  virtual bool takes_outputs() const = 0;
   virtual turn begin(const kernel_core& kernel, kernel_entry& e, kernel_outputs outputs) = 0;
   /// True: the call has ended. False: run `t.config` in its place. Throws if nothing is left to run.
   virtual bool end(turn& t, const std::exception_ptr& thrown) = 0;

@@ -52,7 +52,8 @@ class kernel_outputs {
   };
   template <class T, std::size_t N>
   void add(std::span<T, N> numbers) {
-    static_assert(std::is_arithmetic_v<T> && !std::is_const_v<T>, "an output is a span of numbers that can be written");
+    static_assert(std::is_convertible_v<T, float> && !std::is_const_v<T>,
+                  "an output is a span of numbers that can be written");
     parts_.push_back({std::as_writable_bytes(numbers), sizeof(T), [](const std::byte* at) noexcept {
                         T value;
                         std::memcpy(&value, at, sizeof value);

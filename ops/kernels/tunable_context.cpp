@@ -29,7 +29,8 @@ tunable_context::tunable_context(runtime::executor& ex, runtime::storage* disk, 
     : executor_(ex), disk_(disk), shared_(o.shared), no_file_(o.no_file), environment_(std::move(o.environment)),
       mine_(std::move(o.mine)), now_(environment_.over(mine_)), ordinal_(o.ordinal),
       write_on_exit_(o.write_file_on_exit), unique_(o.unique), spare_folder_(std::move(o.spare_folder)),
-      validators_(std::move(o.validators)) {
+      validators_(std::move(o.validators)), soft_validators_(std::move(o.soft_validators)), rules_(std::move(o.rules)),
+      tell_(std::move(o.tell)) {
   for (const tuning::validator& v : validators_) static_cast<void>(known_.add(v));
   if (environment_.has(setting::flush_icache) && now_.flush_icache) warn(no_icache_flush);
 }
@@ -51,6 +52,38 @@ void tunable_context::enable_family(std::string_view family, bool on) {
   } else {
     families_off_.emplace(family);
   }
+}
+
+bool tunable_context::is_family_enabled(std::string_view family) const {
+  const auto met = families_.find(family);
+  return met != families_.end() && met->second ? *met->second : !families_off_.contains(family);
+}
+
+const std::vector<tuning::rule>& tunable_context::rules_of(std::string_view op) {
+  const auto known = rules_of_.find(op);
+  return known != rules_of_.end() ? known->second : rules_of_.emplace(op, rules_.of(op)).first->second;
+}
+
+const tuning::rule* tunable_context::rule_for(std::string_view op, std::string_view parameters) {
+  const tuning::rule* first = nullptr;
+  for (const tuning::rule& r : rules_of(op)) {
+    if (!r.fits(parameters, std::nullopt)) continue;
+    rules_met_.insert(r.place);
+    if (!r.excludes && first == nullptr) first = &r;
+  }
+  return first;
+}
+
+std::string tunable_context::why_left_out(std::string_view kernel, std::string_view parameters, std::string_view id,
+                                          std::string_view family) {
+  for (const tuning::rule& r : rules_of(kernel)) {
+    if (r.excludes_config(id) && r.fits(parameters, std::nullopt)) return r.place + " excludes it";
+  }
+  return is_family_enabled(family) ? "" : "family " + std::string(family) + " is switched off";
+}
+
+void tunable_context::meet_family(const std::string& family) {
+  if (!family.empty()) families_.try_emplace(family, environment_.family(family));
 }
 
 // ---- files ------------------------------------------------------------------------------------------------------------
@@ -77,6 +110,7 @@ void tunable_context::open_file() {
   o.path = opened_;
   o.numbered = false;
   o.validators = validators_;
+  o.soft = soft_validators_;
   o.unique = unique_;
   o.spare_folder = spare_folder_;
   o.ex = &executor_;
@@ -149,14 +183,17 @@ const tuning::result_entry* tunable_context::superseded_before(const tuning::res
   return found == superseded_.end() ? nullptr : &*found;
 }
 
-void tunable_context::learn(tuning::result_entry entry) {
+void tunable_context::learn(tuning::result_entry entry, decision made) {
   const auto* before = known_.find(entry.op, entry.parameters);
   if (before != nullptr && before->solution != entry.solution) superseded_.push_back(*before);
   const auto same = [&](const tuning::result_entry& e) { return e.op == entry.op && e.parameters == entry.parameters; };
   std::erase_if(learned_, same);
   if (write_on_exit_) {
     open_file();
-    if (results_store* const file = is_shared() ? shared_ : own_.get()) file->learn(entry, superseded_before(entry));
+    if (results_store* const file = is_shared() ? shared_ : own_.get()) {
+      file->keep_evidence(entry, std::move(made));
+      file->learn(entry, superseded_before(entry));
+    }
   }
   static_cast<void>(known_.replace(entry));
   learned_.push_back(std::move(entry));
@@ -169,7 +206,9 @@ void tunable_context::note_untuned(std::string line) {
 }
 
 void tunable_context::note(unsigned verbosity, std::string line) {
-  if (now_.verbosity < verbosity || log_.size() > most_lines) return;
+  if (now_.verbosity < verbosity) return;
+  if (tell_) tell_(line);
+  if (log_.size() > most_lines) return;
   if (log_.size() == most_lines)
     line = "there are more than " + std::to_string(most_lines) + " lines; the others are not kept";
   log_.push_back(std::move(line));

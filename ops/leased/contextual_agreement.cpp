@@ -1,8 +1,10 @@
 #include <parley/ops/leased/contextual_agreement.hpp>
 
+#include <parley/ops/leased/shared_trials.hpp>
+#include <parley/tuning/planners/statistics.hpp>
+
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <string>
 
@@ -13,14 +15,12 @@ using runtime::error;
 
 namespace {
 
-constexpr double infinite_ns = std::numeric_limits<double>::infinity();
-
 /// The average of one config on one rank. +infinity if the rank lacks the config, or if the reported number is invalid.
 double average_of(const contextual_report& r, std::uint64_t digest) {
   for (std::size_t i = 0; i < r.digests.size() && i < r.average_ns.size(); ++i) {
-    if (r.digests[i] == digest) return r.average_ns[i] >= 0 ? r.average_ns[i] : infinite_ns;
+    if (r.digests[i] == digest) return r.average_ns[i] >= 0 ? r.average_ns[i] : tuning::infinite_ns;
   }
-  return infinite_ns;
+  return tuning::infinite_ns;
 }
 
 bool has(const contextual_report& r, std::uint64_t digest) {
@@ -42,7 +42,7 @@ std::optional<contextual_best> recalled(const reports& all) {
 }
 
 contextual_best best_of(const reports& all) {
-  contextual_best best{all.front()->kernel, all.front()->key, 0, infinite_ns, false};
+  contextual_best best{all.front()->kernel, all.front()->key, 0, tuning::infinite_ns, false};
   for (const std::uint64_t digest : all.front()->digests) {
     double longest_ns = 0;
     for (const contextual_report* r : all) longest_ns = std::max(longest_ns, average_of(*r, digest));
@@ -65,17 +65,20 @@ runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_ra
                                                  by_rank[i].terms + "; declare it alike on all ranks"};
   }
   std::map<std::pair<std::string, std::string>, reports> contexts;
+  std::map<std::pair<std::string, std::string>, std::vector<contextual_reporter>> reporters;
   std::uint64_t steps = 0;
-  for (const contextual_said& said : by_rank) {
-    for (const contextual_report& r : said.reports) {
+  for (std::size_t i = 0; i < by_rank.size(); ++i) {
+    for (const contextual_report& r : by_rank[i].reports) {
       if (r.digests.empty()) return error{errc::malformed, "a report about kernel " + r.kernel + " lists no configs"};
       contexts[{r.kernel, r.key}].push_back(&r);
+      if (before.shares_work) reporters[{r.kernel, r.key}].push_back({i, &by_rank[i].machine, &r});
       steps += r.steps;
     }
   }
   // No rank has taken a step since the last round: the thunk no longer calls these kernels, and waiting would last for ever.
   const bool stalled = before.any_round && steps == before.steps;
   contextual_verdict v;
+  std::size_t rows_left = 8'192;  // a quarter of the largest message
   auto decided = before.decided;
   for (const auto& [name, all] : contexts) {
     // A rank may meet a kernel later than the others did.
@@ -85,11 +88,19 @@ runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_ra
     }
     auto best = recalled(all);
     const bool complete = std::all_of(all.begin(), all.end(), [](const auto* r) { return r->complete; });
-    if (!best && !complete && !stalled) {
+    contextual_share* share = nullptr;
+    if (before.shares_work && !best) {
+      share = &before.shares.try_emplace(name, contextual_share{name.first, name.second, {}}).first->second;
+      share_out(reporters[name], by_rank.size(), *share);
+    }
+    const bool regrouped = share != nullptr && complete && part_unlike(reporters[name], *share);
+    if (regrouped || (!best && !complete && !stalled)) {
+      if (share != nullptr) v.shares.push_back(*share);
       v.unfinished = true;
       continue;
     }
-    if (!best) best = best_of(all);
+    if (!best) best = share != nullptr ? merge(reporters[name], *share, members, rows_left) : best_of(all);
+    rows_left -= best->rows.size();
     if (best->digest == 0) {
       if (complete)
         return error{errc::config_failed, "cannot find valid config: each of kernel " + name.first + ", key {" +
@@ -97,8 +108,10 @@ runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_ra
       best->digest = all.front()->digests.front();
       best->latency_ns = 0;
     }
-    decided.emplace(name, *best);
-    v.decided.push_back(std::move(*best));
+    before.shares.erase(name);
+    v.decided.push_back(*best);
+    best->rows.clear();  // a rank that asks later does without them
+    decided.emplace(name, std::move(*best));
   }
   before.decided = std::move(decided);
   // Counts the steps of undecided kernels, because decided ones are reported no more.

@@ -1,5 +1,5 @@
 #pragma once
-/// Messages between ranks that tune a thunk together, sent after a run of it, and the decisions that follow.
+/// The decisions of ranks that tune a thunk together, from their messages after a run of it.
 ///
 ///     std::vector<contextual_report> mine;  …                                   // one for each kernel and key
 ///     contextual_verdict v = agree(said_by_rank, members, state).value();       // on the leader
@@ -9,7 +9,7 @@
 /// Configs are matched by their digests, never by their places. If two configs are equally fast, the first one in the first rank's order
 /// wins.
 #include <parley/error.hpp>
-#include <parley/runtime/wire/wire.hpp>
+#include <parley/ops/leased/contextual_messages.hpp>
 
 #include <cstdint>
 #include <map>
@@ -20,39 +20,10 @@
 
 namespace parley::ops {
 
-struct contextual_report {
-  std::string kernel;
-  std::string key;
-  bool complete = false;  ///< every step was taken
-  std::uint64_t steps = 0;
-  std::vector<std::uint64_t> digests;
-  std::vector<double> average_ns;  ///< by config; infinite: failed, or not measured yet
-  std::uint64_t remembered = 0;    ///< digest of the config in this rank's results file; 0: none
-  double remembered_ns = 0;
-  PARLEY_FIELDS(kernel, key, complete, steps, digests, average_ns, remembered, remembered_ns)
-};
-struct contextual_said {
-  std::string terms;  ///< how its rank has declared the op: iterations, warm-ups, order
-  std::vector<contextual_report> reports;
-  PARLEY_FIELDS(terms, reports)
-};
-
-struct contextual_best {
-  std::string kernel;
-  std::string key;
-  std::uint64_t digest = 0;  ///< 0: each rank's own default
-  double latency_ns = 0;     ///< 0: nothing was measured
-  bool from_results = false;
-  PARLEY_FIELDS(kernel, key, digest, latency_ns, from_results)
-};
-struct contextual_verdict {
-  std::vector<contextual_best> decided;
-  bool unfinished = false;  ///< another run with trials is needed
-  PARLEY_FIELDS(decided, unfinished)
-};
-
 /// A rank's knowledge of the tuning. The leader never drops entries of `decided`, because ranks that lag behind ask for them.
 struct contextual_progress {
+  bool shares_work = false;
+  std::map<std::pair<std::string, std::string>, contextual_share> shares{};  ///< of undecided kernels
   std::map<std::pair<std::string, std::string>, contextual_best> decided;
   std::uint64_t steps = 0;  ///< of all ranks, up to the round before, in this call
   bool any_round = false;

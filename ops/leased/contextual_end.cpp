@@ -44,6 +44,7 @@ M unpacked(const round_body& body) {
 }
 
 std::string terms_of(const contextual_options& op) {
+  if (op.share) return "shared work";
   return fmt::format("{} iterations, {} warm-ups, {}", op.iterations, op.warm_ups,
                      op.order == tuning::contextual_order::grouped ? "grouped" : "interleaved");
 }
@@ -119,7 +120,9 @@ task<> contextual::call_now(std::function<void()> f) {
 
 contextual_end::contextual_end(actors::services& s, tunable_context& kernels, contextual_options op, trials t)
     : services_(s), kernels_(kernels), op_(std::move(op)), declaration_(declare(op_, s.net.world_size())), trials_(t),
-      talk_(s, declaration_, agreement()) {}
+      talk_(s, declaration_, agreement()) {
+  progress_.shares_work = op_.share;
+}
 
 actors::rounds::options contextual_end::agreement() {
   actors::rounds::options o;
@@ -197,22 +200,47 @@ decision contextual_end::decision(const std::string& kernel, const std::string& 
   d.why = d.decided ? c.why : "its configs are being tried, after " + std::to_string(c.plan.taken()) + " steps";
   d.source = c.source;
   d.search = d.version = d.decided ? 1 : 0;
-  for (std::size_t i = 0; i < c.ids.size(); ++i) {
-    const double average_ns = c.plan.average_ns(i);
-    const bool measured = std::isfinite(average_ns);
-    const auto repetitions = static_cast<std::uint32_t>(measured ? op_.iterations : 0);
-    const char* const status = c.plan.dropped(i) ? "failed" : measured ? "measured" : "not tried";
-    const auto fault = c.fault_of.find(i);
-    const std::string detail = fault == c.fault_of.end() ? std::string() : fault->second;
-    d.evidence.push_back({c.ids[i], c.digests[i], average_ns, repetitions, status, detail});
+  d.trials = c.plan.taken();
+  for (const rank_id r : talk_.members()) {
+    if (d.decided) d.ranks.push_back({r, d.config});
   }
+  d.here = d.config;
+  d.evidence = evidence_of(c);
   return d;
+}
+
+std::vector<candidate_evidence> contextual_end::evidence_of(const context& c) const {
+  std::vector<candidate_evidence> all;
+  for (std::size_t i = 0; i < c.ids.size(); ++i) {
+    const auto fault = c.fault_of.find(i);
+    candidate_evidence e;
+    e.config = c.ids[i];
+    e.digest = c.digests[i];
+    e.detail = fault == c.fault_of.end() ? std::string() : fault->second;
+    if (op_.share) {
+      // Of several ranks that have measured it, the slowest one.
+      for (const contextual_row& r : c.rows) {
+        if (r.digest != c.digests[i]) continue;
+        if (e.repetitions == 0 || r.time_ns > e.time_ns)
+          e.time_ns = r.time_ns, e.repetitions = r.count, e.spread_ns = r.spread_ns;
+        e.ranks.push_back({r.rank, r.time_ns, 0, r.spread_ns, r.count, "measured", {}});
+      }
+    } else {
+      e.time_ns = c.plan.average_ns(i);
+      e.repetitions = static_cast<std::uint32_t>(std::isfinite(e.time_ns) ? op_.iterations : 0);
+      if (e.repetitions != 0) e.ranks.push_back({services_.net.rank(), e.time_ns, 0, 0, e.repetitions, "measured", {}});
+    }
+    e.proposer = services_.net.rank();
+    e.status = c.plan.dropped(i) ? "failed" : std::isfinite(e.time_ns) ? "measured" : "not tried";
+    all.push_back(std::move(e));
+  }
+  return all;
 }
 
 std::vector<std::pair<std::string, decision>> contextual_end::decisions() const {
   std::vector<std::pair<std::string, ops::decision>> all;
   for (const auto& [name, c] : contexts_) {
-    if (c.best) all.emplace_back(op_.name + "/" + c.kernel, decision(c.kernel, c.key));
+    if (c.best) all.emplace_back(result_name(c), decision(c.kernel, c.key));
   }
   return all;
 }
@@ -348,6 +376,7 @@ task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
   std::exception_ptr thrown;
   {
     running_ = &here;
+    run_began_ns_ = services_.ex.precise_now();
     const runtime::finally over([this] { running_ = nullptr; });
     here.spawn(f());
     try {
@@ -366,6 +395,7 @@ task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
 }
 
 void contextual_end::forget_undecided() {
+  progress_.shares.clear();
   for (auto at = contexts_.begin(); at != contexts_.end();) {
     const auto next = std::next(at);
     if (!at->second.best) {
@@ -383,15 +413,22 @@ bool contextual_end::undecided() const {
 contextual_said contextual_end::report() const {
   contextual_said said;
   said.terms = terms_of(op_);
+  if (op_.share)
+    for (const tuning::validator& v : kernels_.get_tuning_results_validator())
+      said.machine += v.name + "=" + v.value + "\n";
   for (const auto& [name, c] : contexts_) {
     if (c.best) continue;
     contextual_report r;
     r.kernel = c.kernel;
     r.key = c.key;
-    r.complete = c.plan.finished();
-    r.steps = c.plan.taken() + c.references.size();
     r.digests = c.digests;
-    for (std::size_t i = 0; i < c.ids.size(); ++i) r.average_ns.push_back(c.plan.average_ns(i));
+    if (op_.share) {
+      report_share(c, r);
+    } else {
+      r.complete = c.plan.finished();
+      r.steps = c.plan.taken() + c.references.size();
+      for (std::size_t i = 0; i < c.ids.size(); ++i) r.average_ns.push_back(c.plan.average_ns(i));
+    }
     if (c.remembered) {
       r.remembered = c.digests[*c.remembered];
       r.remembered_ns = c.remembered_ns;
@@ -401,7 +438,30 @@ contextual_said contextual_end::report() const {
   return said;
 }
 
+void contextual_end::report_share(const context& c, contextual_report& r) {
+  r.complete = c.has_measured_part;
+  for (std::size_t i = 0; i < c.ids.size(); ++i) {
+    const tuning::aggregate& a = c.times[i];
+    const bool is_mine = !c.part || c.part->has(i) || has_time(c, i) || c.plan.dropped(i);
+    r.average_ns.push_back(is_mine ? a.time_ns : left_to_others_ns);
+    r.spread_ns.push_back(a.spread_ns);
+    r.counts.push_back(static_cast<std::uint32_t>(a.count));
+    if (a.measured() || c.plan.dropped(i)) ++r.steps;
+  }
+  ++r.steps;  // it was met
+}
+
 void contextual_end::take(const contextual_verdict& v) {
+  const auto& members = talk_.members();
+  const auto me =
+      static_cast<std::size_t>(std::find(members.begin(), members.end(), services_.net.rank()) - members.begin());
+  for (const contextual_share& share : v.shares) {
+    const auto at = contexts_.find({share.kernel, share.key});
+    const auto part = part_of(share, me);
+    if (at == contexts_.end() || !part || at->second.part == part) continue;
+    at->second.part = part;
+    at->second.has_measured_part = false;
+  }
   for (const contextual_best& best : v.decided) {
     progress_.decided[{best.kernel, best.key}] = best;
     const auto at = contexts_.find({best.kernel, best.key});
@@ -415,12 +475,17 @@ void contextual_end::settle(context& c, const contextual_best& best) {
   c.best = at == c.digests.end() ? 0 : static_cast<std::size_t>(at - c.digests.begin());
   const std::string& id = c.ids[*c.best];
   c.latency_ns = best.latency_ns;
+  c.rows = best.rows;
   if (best.from_results) {
     c.source = actors::decision_source::results;
     c.why = id + " is remembered";
   } else if (at == c.digests.end() || best.latency_ns == 0) {
     c.source = actors::decision_source::only_default;
     c.why = id + " runs, because nothing was measured";
+  } else if (op_.share) {
+    c.why = *c.best == 0 ? id + " stays, because no other config is faster by more than noise"
+                         : id + " is the fastest, with " + milliseconds(best.latency_ns);
+    c.why += ", as measured by the ranks together";
   } else {
     c.why = id + " is the fastest: its average on the slowest rank is " + milliseconds(best.latency_ns);
   }
@@ -429,7 +494,7 @@ void contextual_end::settle(context& c, const contextual_best& best) {
   log(c, fmt::format("best-config-id: {} | best-config: {{{}}} | best-latency: {}", *c.best, id,
                      milliseconds(best.latency_ns)));
   if (best.latency_ns > 0 && !best.from_results)
-    kernels_.learn({op_.name + "/" + c.kernel, c.key, id, best.latency_ns / 1e6});
+    kernels_.learn({result_name(c), c.key, id, best.latency_ns / 1e6}, decision(c.kernel, c.key));
 }
 
 void contextual_end::leave_default(const std::string& who) {
@@ -457,8 +522,8 @@ contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel,
   const bool alone = talk_.members().size() == 1;
   if (mode_ == mode::settled && !(alone && trials_ == trials::off)) return nullptr;
   context made(kernel, e.parameters, {op_.iterations, op_.warm_ups, op_.order});
-  leave_out_families(kernel, made);
-  recall(kernel, made);
+  leave_out_forbidden(kernel, e, made);
+  recall(kernel, e, made);
   if (alone && made.remembered) {
     made.best = made.remembered;
     made.latency_ns = made.remembered_ns;
@@ -475,8 +540,15 @@ contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel,
   return &kept;
 }
 
-void contextual_end::recall(const kernel_core& kernel, context& c) {
-  const auto* known = kernels_.remembered(op_.name + "/" + c.kernel, c.key);
+void contextual_end::recall(const kernel_core& kernel, const kernel_entry& e, context& c) {
+  if (const kernel_core::ruled by = kernel.rule_of(e); by.implementation) {
+    c.remembered = *by.implementation;
+    return;
+  } else if (!by.place.empty()) {
+    c.passed_over = by.why_not;
+    kernels_.warn(declaration_.title() + ", kernel " + c.kernel + ": " + c.passed_over);
+  }
+  const auto* known = remembered(kernels_, result_name(c), e);
   if (known == nullptr) return;
   const auto solution = kernel.find(known->solution);
   if (solution && c.plan.dropped(*solution)) {
@@ -490,12 +562,12 @@ void contextual_end::recall(const kernel_core& kernel, context& c) {
   }
 }
 
-void contextual_end::leave_out_families(const kernel_core& kernel, context& c) const {
+void contextual_end::leave_out_forbidden(const kernel_core& kernel, const kernel_entry& e, context& c) {
   for (std::size_t i = 1; i < c.ids.size(); ++i) {
-    const std::string& family = kernel.implementations()[i].family;
-    if (kernels_.is_family_enabled(family)) continue;
+    std::string why = kernel.why_left_out(e, i);
+    if (why.empty()) continue;
     c.plan.drop(i);
-    c.fault_of[i] = "family " + family + " is switched off";
+    c.fault_of[i] = std::move(why);
   }
 }
 
@@ -540,6 +612,9 @@ contextual_run::turn contextual_end::begin(const kernel_core& kernel, kernel_ent
     const bool compares = !outputs.empty() && !c->best;
     if (c->best) {
       t.config = *c->best;
+      if (op_.share) adopt(*c, e);
+    } else if (op_.share) {
+      begin_share(kernel, e, std::move(outputs), *c, t);
     } else if (compares && !c->references.contains(t.call)) {
       t.config = c->plan.stand_in().value_or(0);
       prepare_comparison(*c, t, std::move(outputs));
@@ -557,6 +632,77 @@ contextual_run::turn contextual_end::begin(const kernel_core& kernel, kernel_ent
   return t;
 }
 
+bool contextual_end::has_time(const context& c, std::size_t config) {
+  return config != 0 && c.times[config].status != tuning::aggregate_status::not_tried;
+}
+
+/// Also decides calls of the kernel outside of `run`, unless nothing was compared.
+void contextual_end::adopt(const context& c, kernel_entry& e) {
+  if (c.source == actors::decision_source::only_default || (e.decided && e.winner == *c.best)) return;
+  e.winner = static_cast<std::uint32_t>(*c.best);
+  e.decided = true;
+  e.time_ms = c.latency_ns / 1e6;
+  e.why = c.why;
+}
+
+void contextual_end::begin_share(const kernel_core& kernel, kernel_entry& e, kernel_outputs outputs, context& c,
+                                 turn& t) {
+  t.config = c.plan.stand_in().value_or(0);
+  // There is no part before the first agreement. Another call may tune, or have tuned, this kernel.
+  if (!c.part || c.has_measured_part || e.being_tuned) return;
+  // A run that takes too long fails. So the next run goes on with the other kernels.
+  const time_ns most_ns = services_.patient(op_.timeout.count()) / 2;
+  if (services_.ex.precise_now() - run_began_ns_ > most_ns) return;
+  t.part = *c.part;
+  t.trials = std::make_unique<kernel_tuning>(kernel, e, std::move(outputs), kernel_tuning::extent::part_of_all);
+  for (std::size_t i = 1; i < c.ids.size(); ++i) {
+    if (!t.part.has(i)) t.trials->leave_out(i, "another rank measures it");
+    if (has_time(c, i)) t.trials->leave_out(i, "it was measured before");
+  }
+  t.config = t.trials->next()->candidate;
+}
+
+bool contextual_end::end_share(context& c, turn& t, const std::exception_ptr& thrown) {
+  const bool stopping = running_ != nullptr && running_->cancelled() != errc::none;
+  if (stopping && thrown) std::rethrow_exception(thrown);
+  t.trials->end(thrown);
+  const auto next = stopping ? std::nullopt : t.trials->next();
+  if (next) {
+    t.config = next->candidate;
+    return false;
+  }
+  const auto times = t.trials->times();
+  t.trials.reset();
+  if (!stopping) keep_times(c, t.part, times);
+  t.config = c.plan.stand_in().value_or(0);
+  return false;
+}
+
+void contextual_end::keep_times(context& c, const contextual_part& part, const std::vector<tuning::aggregate>& times) {
+  c.has_measured_part = part == c.part;
+  // Times count relative to the default, so those of an earlier part are converted.
+  const double scale = c.times[0].measured() ? times[0].time_ns / c.times[0].time_ns : 1;
+  for (tuning::aggregate& a : c.times) {
+    a.time_ns *= scale;
+    a.spread_ns *= scale;
+  }
+  for (std::size_t i = 0; i < c.ids.size(); ++i) {
+    if (!part.has(i) || has_time(c, i)) continue;
+    const tuning::aggregate& a = c.times[i] = times[i];
+    if (a.measured()) {
+      log(c, fmt::format("config-id: {} | config: {{{}}} | config-{} average latency: {}", i, c.ids[i], i,
+                         milliseconds(a.time_ns)));
+    } else if (a.status != tuning::aggregate_status::not_tried) {
+      c.plan.drop(i);
+      c.fault_of[i] = a.detail;
+      c.faults += fmt::format("; config-{} ({}): {}", i, c.ids[i], a.detail);
+      log(c, fmt::format("config-id: {} | config: {{{}}} | failed: {}", i, c.ids[i], a.detail));
+    } else {
+      c.fault_of[i] = a.detail;  // hopeless
+    }
+  }
+}
+
 std::string contextual_end::compared(const turn& t) const {
   if (t.compared != turn::comparison::with_reference) return {};
   const context& c = *static_cast<const context*>(t.of);
@@ -567,6 +713,7 @@ bool contextual_end::run_in_its_place(context& c, turn& t, const std::string& fa
   c.plan.drop(t.config);
   c.fault_of[t.config] = fault;
   c.faults += fmt::format("; config-{} ({}): {}", t.config, c.ids[t.config], fault);
+  log(c, fmt::format("config-id: {} | config: {{{}}} | failed: {}", t.config, c.ids[t.config], fault));
   kernels_.warn(fmt::format("{}, on rank {}: kernel {}, key {{{}}}: config {} {}", declaration_.title(),
                             services_.net.rank(), c.kernel, c.key, c.ids[t.config], fault));
   const auto other = c.plan.stand_in();
@@ -592,10 +739,12 @@ bool contextual_end::end(turn& t, const std::exception_ptr& thrown) {
   const runtime::finally leaving([&] {
     if (over && c != nullptr) leave(*c);
   });
+  if (t.trials != nullptr) return over = end_share(*c, t, thrown);
   const bool stopping = running_ != nullptr && running_->cancelled() != errc::none;
   if (thrown) {
     const error why = runtime::describe(thrown);
-    if (c == nullptr || stopping || c->best || why.code() == errc::cancelled) std::rethrow_exception(thrown);
+    if (c == nullptr || stopping || c->best || op_.share || why.code() == errc::cancelled)
+      std::rethrow_exception(thrown);
     return over = run_in_its_place(*c, t, "throws: " + why.what());
   }
   if (const std::string wrong = compared(t); !wrong.empty())
@@ -606,6 +755,9 @@ bool contextual_end::end(turn& t, const std::exception_ptr& thrown) {
   const tuning::trial tried = at->second;
   c->in_flight.erase(at);
   c->plan.ended(tried, t.counts ? std::optional(took_ns) : std::nullopt);
+  if (tried.what == tuning::trial_kind::warm_up)
+    log(*c, fmt::format("config-id: {} | config: {{{}}} | warmup-iter: {}", tried.candidate, c->ids[tried.candidate],
+                        tried.turn));
   if (tried.what != tuning::trial_kind::timed) return true;
   std::string line = fmt::format("config-id: {} | config: {{{}}} | measure-iter: {}", tried.candidate,
                                  c->ids[tried.candidate], tried.turn);
@@ -628,8 +780,11 @@ void contextual_end::write_log() {
   if (log_.empty()) return;
   const std::string text = std::exchange(log_, {});
   if (kernels_.disk() == nullptr || log_refused_) return;
+  // `append` also makes the folder.
   const std::string path = op_.log_folder + "/rank-" + std::to_string(services_.net.rank()) + ".log";
-  const auto written = kernels_.disk()->append(path, text);
+  const bool begins = kernels_.begins_log(path);
+  auto written = kernels_.disk()->append(path, begins ? std::string() : text);
+  if (begins && written) written = kernels_.disk()->replace(path, text);
   if (written) return;
   log_refused_ = true;  // said once
   kernels_.warn("the log of op " + op_.name + " could not be written: " + written.reason().what());

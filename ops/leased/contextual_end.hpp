@@ -7,6 +7,7 @@
 #include <parley/op_end.hpp>
 #include <parley/ops/kernels/kernel_core.hpp>
 #include <parley/ops/leased/contextual_agreement.hpp>
+#include <parley/ops/leased/shared_trials.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
 #include <parley/tuning/planners/contextual_plan.hpp>
@@ -16,6 +17,7 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -54,7 +56,7 @@ class contextual_end final : public op_end, private contextual_run {
   enum class mode : std::uint8_t { trying, settled };
   struct context {
     context(const kernel_core& k, std::string parameters, tuning::contextual_limits limits)
-        : kernel(k.name()), key(std::move(parameters)), ids(k.ids()), plan(ids.size(), limits) {
+        : kernel(k.name()), key(std::move(parameters)), ids(k.ids()), plan(ids.size(), limits), times(ids.size()) {
       for (const auto& i : k.implementations()) digests.push_back(i.digest);
     }
     std::string kernel;
@@ -62,6 +64,11 @@ class contextual_end final : public op_end, private contextual_run {
     std::vector<std::string> ids;
     std::vector<std::uint64_t> digests;
     tuning::contextual_plan plan;
+    // If the ranks share the work: this rank's part, and its times, which are not tried until measured.
+    std::optional<contextual_part> part{};
+    std::vector<tuning::aggregate> times;
+    bool has_measured_part = false;
+    std::vector<contextual_row> rows{};  // of all ranks, once decided
     std::map<std::size_t, tuning::trial> in_flight{};
     std::size_t next_step = 0;
     std::size_t calls = 0;                                       // in the current run
@@ -86,17 +93,27 @@ class contextual_end final : public op_end, private contextual_run {
   runtime::task<> run_guarded(thunk f, runtime::time_ns timeout_ns);
   void end_run() noexcept;
   context* find_or_make(const kernel_core& kernel, const kernel_entry& e, const kernel_outputs& outputs);
-  void leave_out_families(const kernel_core& kernel, context& c) const;
+  static void leave_out_forbidden(const kernel_core& kernel, const kernel_entry& e, context& c);
   void leave_out_unchecked(context& c);
   static void settle_without_choice(context& c);
   void prepare_comparison(context& c, turn& t, kernel_outputs outputs) const;
   /// Returns a text about how the outputs of a call differ from the default's; empty if they do not differ, or are not compared.
   std::string compared(const turn& t) const;
+  bool takes_outputs() const override { return op_.share || kernels_.is_numerics_check_enabled(); }
+  void begin_share(const kernel_core& kernel, kernel_entry& e, kernel_outputs outputs, context& c, turn& t);
+  static void report_share(const context& c, contextual_report& r);
+  static bool has_time(const context& c, std::size_t config);
+  static void adopt(const context& c, kernel_entry& e);
+  /// False: the turn goes on with another config.
+  bool end_share(context& c, turn& t, const std::exception_ptr& thrown);
+  void keep_times(context& c, const contextual_part& part, const std::vector<tuning::aggregate>& times);
+  std::vector<candidate_evidence> evidence_of(const context& c) const;
+  std::string result_name(const context& c) const { return op_.share ? c.kernel : op_.name + "/" + c.kernel; }
   bool run_in_its_place(context& c, turn& t, const std::string& fault);
   void leave(context& c) noexcept;
   /// Forgets kernels that a failed call began to tune. If they are called again, they are tuned from the start.
   void forget_undecided();
-  void recall(const kernel_core& kernel, context& c);
+  void recall(const kernel_core& kernel, const kernel_entry& e, context& c);
   contextual_said report() const;
   bool undecided() const;
   void take(const contextual_verdict& v);
@@ -121,6 +138,7 @@ class contextual_end final : public op_end, private contextual_run {
   std::optional<runtime::error> failed_;
   mode mode_ = mode::settled;
   runtime::scope* running_ = nullptr;
+  runtime::time_ns run_began_ns_ = 0;
   bool tuning_ = false;  // the current run tunes every undecided kernel that it calls
   std::uint64_t calls_ = 0;
   std::optional<runtime::time_ns> call_since_ns_{};  // of the call in flight

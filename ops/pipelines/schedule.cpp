@@ -1,4 +1,5 @@
 #include <parley/schedule.hpp>
+#include <parley/tuning/text.hpp>
 
 #include <algorithm>
 #include <array>
@@ -213,8 +214,7 @@ runtime::result<pipeline_schedule> parse_schedule(std::string_view text) {
   constexpr std::string_view blank = " \t\r\n";
   text = text.substr(0, text.find_last_not_of(blank) + 1);  // blank lines at the end are no ranks
   while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const std::string_view line = tuning::take_until('\n', text);
     ++number;
     const auto wrong = [&](std::size_t at, const std::string& what) {
       return error{errc::malformed, "schedule:" + std::to_string(number) + ":" + std::to_string(at + 1) + ": " + what};

@@ -1,30 +1,13 @@
 #include <parley/runtime/record/flight_dump.hpp>
+#include <parley/runtime/record/json_words.hpp>
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <iterator>
 
 namespace parley::runtime {
 
 namespace {
-
-/// Bytes that are not printable ASCII are escaped, so that the document is valid with any name.
-std::string in_quotes(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte < 0x20 || byte > 0x7e) {
-      fmt::format_to(std::back_inserter(out), "\\u{:04x}", byte);
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
 
 std::string named(const std::function<std::string(std::uint64_t)>& names, std::uint64_t number) {
   const std::string name = names ? names(number) : std::string();
@@ -56,31 +39,6 @@ std::string_view name(flight_event what) noexcept {
 
 namespace {
 
-// A number, or null if it was not measured.
-std::string measured(double ns) { return std::isfinite(ns) ? fmt::format("{:.1f}", ns) : "null"; }
-
-void write(std::string& text, const flight_decision& d) {
-  const auto out = std::back_inserter(text);
-  fmt::format_to(out, R"({{"op":{},"key":{},"config":{},"search":{},"why":{},"candidates":[)", in_quotes(d.op),
-                 in_quotes(d.key), in_quotes(d.config), d.search, in_quotes(d.why));
-  std::string_view between;
-  for (const auto& c : d.candidates) {
-    fmt::format_to(out, R"({}{{"config":{},"time_ns":{},"repetitions":{},"status":{},"detail":{},"proposed_by":{})",
-                   between, in_quotes(c.config), measured(c.time_ns), c.repetitions, in_quotes(c.status),
-                   in_quotes(c.detail), c.proposer);
-    between = ",";
-    text += R"(,"ranks":[)";
-    std::string_view before;
-    for (const auto& own : c.ranks) {
-      fmt::format_to(out, R"({}{{"rank":{},"time_ns":{},"status":{}}})", before, own.rank, measured(own.time_ns),
-                     in_quotes(own.status));
-      before = ",";
-    }
-    text += "]}";
-  }
-  text += "]}";
-}
-
 void write(std::string& text, const waiting_call& w, time_ns now_ns) {
   const auto out = std::back_inserter(text);
   fmt::format_to(out, R"({{"since_ns":{},"for_ns":{},"what":"{}","op":{},"generation":"{:016x}")", w.since_ns,
@@ -101,7 +59,7 @@ void write(std::string& text, const untaken_messages& u) {
 }  // namespace
 
 std::string flight_text(const flight_recorder& recorder, const flight_names& names, const flight_header& about,
-                        const std::vector<flight_decision>& decisions, const waiting_list& now) {
+                        const std::vector<std::string>& decisions, const waiting_list& now) {
   const std::vector<flight_record> records = recorder.in_order();
   std::string text = fmt::format(R"({{"rank":{},"why":{},"now_ns":{},"records_lost":{},"waiting":[)", about.rank,
                                  in_quotes(about.why), about.now_ns, recorder.total() - records.size());
@@ -116,10 +74,7 @@ std::string flight_text(const flight_recorder& recorder, const flight_names& nam
     write(text, u);
   }
   text += R"(],"decisions":[)";
-  for (const flight_decision& d : decisions) {
-    text += &d == decisions.data() ? "\n" : ",\n";
-    write(text, d);
-  }
+  for (const std::string& d : decisions) text += (&d == decisions.data() ? "\n" : ",\n") + d;
   text += R"(],"records":[)";
   std::string_view between = "\n";
   for (const flight_record& r : records) {

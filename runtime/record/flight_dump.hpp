@@ -30,32 +30,8 @@ struct flight_header {
   std::string_view why;
 };
 
-/// A decision that the rank knows, with its evidence.
-struct flight_decision {
-  struct own_time {
-    rank_id rank = 0;
-    double time_ns = 0;
-    std::string status;
-  };
-  struct candidate {
-    std::string config;
-    double time_ns = 0;
-    std::uint32_t repetitions = 0;
-    std::string status;
-    std::string detail;
-    rank_id proposer = 0;
-    std::vector<own_time> ranks;
-  };
-  std::string op;
-  std::string key;
-  std::string config;
-  std::string why;
-  std::uint32_t search = 0;
-  std::vector<candidate> candidates;
-};
-
-/// The text is one JSON object: rank, why, now_ns, records_lost, waiting, untaken, decisions, records.
+/// The text is one JSON object: rank, why, now_ns, records_lost, waiting, untaken, decisions, records. `decisions` are JSON objects.
 std::string flight_text(const flight_recorder& recorder, const flight_names& names, const flight_header& about,
-                        const std::vector<flight_decision>& decisions = {}, const waiting_list& now = {});
+                        const std::vector<std::string>& decisions = {}, const waiting_list& now = {});
 
 }  // namespace parley::runtime

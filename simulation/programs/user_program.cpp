@@ -96,6 +96,7 @@ runtime::task<> whole_program(ops::rank_function rank_main, ops::rank* self, pla
   co_await self->settle(std::chrono::nanoseconds(settling_ns));
   keep_warnings(*self, *all);
   for (const std::string& text : self->idle_masks()) all->warnings.emplace_back(self->id(), text);
+  for (const std::string& text : self->idle_rules()) all->warnings.emplace_back(self->id(), text);
   // As in `job::leave`.
   const ops::left_over left = self->unfinished();
   for (const std::string& line : left.undelivered) all->undelivered.emplace_back(self->id(), line);
@@ -630,6 +631,7 @@ int run(int argc, char** argv, ops::rank_function rank_main, program_words words
     o.ranks = static_cast<rank_id>(*ranks);
     o.link = links_of(argc, argv);
     o.settings.masked = ops::heed_masks({}, &ops::own_variable);
+    o.settings.rules = ops::heed_rules({}, &ops::own_variable);
     for (const std::string& text : ops::masks_of_nobody(o.settings.masked, o.ranks))
       std::fprintf(stderr, "warning: %s\n", text.c_str());
     o.settings.flight_records = std::clamp<std::size_t>(most_records_of_all / *ranks, 16, most_records);

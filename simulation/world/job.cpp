@@ -239,7 +239,7 @@ class runner final : private wire_tap {
       for (const auto& [path, text] : world_.disk(r).files) {
         // If its results file has other validators or is locked, a rank writes another file, whose name has a mark.
         const std::string own = "results" + std::to_string(r);
-        const bool is_result = path.starts_with(own + ".") && path.ends_with(".csv");
+        const bool is_result = path.starts_with(own + ".") && (path.ends_with(".csv") || path == own + ".csv.evidence");
         if (!play_.results || !is_result) record_.files_left.push_back(path + " of rank " + std::to_string(r));
       }
     }

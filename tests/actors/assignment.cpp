@@ -560,6 +560,178 @@ TEST_CASE("several sizes and tags are tuned at the same time, each size by itsel
   CHECK(keys == std::set<std::string>{"0B_bf16", "1B_bf16", "128B_bf16", "8KiB_bf16", "1MiB_bf16", "16MiB_bf16"});
 }
 
+namespace {
+std::vector<tuning::rule> rules_in(const std::string& text) {
+  return tuning::rule_file::parse(text, "rules.csv").value().of("edge/0>1");
+}
+}  // namespace
+
+TEST_CASE(
+    "a rule names the config that runs for its sizes, without a trial, also if a results file knows another one") {
+  leader l(tuning_policy::online, without_budget());
+  l.assigned.heed(rules_in("other/*,*,c0\nedge/*,512KiB-2MiB,b\n*,*,a\n*,4MiB,Default"));
+  l.open({{.parameters = "1MiB_bf16", .solution = "a", .time_ms = 1}});
+  for (int i = 0; i < 10; ++i) CHECK(l.invoke().digest == b);
+  CHECK(l.only().trials() == 0);
+  CHECK(l.only().chosen().source == decision_source::rule);
+  CHECK(l.only().chosen().why == "rules.csv:2 names it");
+  CHECK(l.invoke(4 << 20).digest == a);  // the first rule that fits
+}
+
+TEST_CASE("a rule excludes candidates for its sizes, and one that names no candidate leaves the choice to trials") {
+  leader l(tuning_policy::online, without_budget());
+  l.assigned.heed(rules_in("*,1MiB,^a\n*,2MiB,nothing"));
+  l.open();
+  CHECK(l.run() < 100);
+  CHECK(l.only().chosen().digest == c0);
+  REQUIRE(l.only().excluded().size() == 1);
+  CHECK(l.only().excluded()[0].why == "a: rules.csv:1 excludes it");
+  for (int i = 0; i < 100; ++i) l.invoke(2 << 20);
+  const search& other = *l.assigned.find(2 << 20);
+  CHECK(other.chosen().digest == a);
+  CHECK(other.chosen().source == decision_source::trials);
+  CHECK(other.chosen().why.find("rules.csv:2 names nothing, which is none of the configs that all ranks can run") !=
+        std::string::npos);
+}
+
+TEST_CASE("no later search overrides a rule, and its config runs as soon as it is a candidate") {
+  leader l(tuning_policy::online, without_budget());
+  l.assigned.heed(rules_in("*,*,b"));
+  l.assigned.open({c0, a}, {"c0", "a"}, {}, l.now);
+  CHECK(l.run() < 100);
+  CHECK(l.only().chosen().digest == a);
+  CHECK(l.only().chosen().why.find("rules.csv:1 names b, which is none of the configs that all ranks can run") !=
+        std::string::npos);
+  l.open();  // b has come back
+  CHECK(l.invoke().digest == b);
+  CHECK(l.only().chosen().why == "rules.csv:1 names it");
+  l.assigned.retune(1 << 20, "the user asks", l.now);
+  for (int i = 0; i < 50; ++i) CHECK(l.invoke().digest == b);
+  CHECK(l.only().chosen().source == decision_source::rule);
+  l.assigned.postpone(1 << 20, "it cannot be rehearsed now", l.now);
+  CHECK(l.invoke().digest == c0);
+  l.now += 20'000'000'000;
+  l.assigned.retry(l.now);
+  CHECK(l.invoke().digest == b);
+  l.assigned.quarantine(1 << 20, b, l.now, "it broke");
+  CHECK(l.invoke().digest == c0);
+}
+
+TEST_CASE("rules also hold while tuning is off") {
+  leader l(tuning_policy::off);
+  l.assigned.heed(rules_in("*,*,a"));
+  l.open();
+  CHECK(l.invoke().digest == a);
+}
+
+TEST_CASE("a size between two decided sizes with one winner runs that winner, if the user wants that") {
+  for (const bool wanted : {true, false}) {
+    tuning::plan_options plan = without_budget();
+    plan.interpolate = wanted;
+    leader l(tuning_policy::online, plan);
+    l.open();
+    const auto decide = [&](std::uint64_t bytes) -> const search& {
+      for (int i = 0; i < 200; ++i) l.invoke(bytes);
+      REQUIRE(l.assigned.find(bytes)->is_decided());
+      return *l.assigned.find(bytes);
+    };
+    CHECK(decide(64 << 10).chosen().digest == a);
+    CHECK(decide(4 << 20).chosen().source == decision_source::trials);
+    const search& between = decide(1 << 20);
+    CHECK(between.chosen().digest == a);
+    CHECK((between.chosen().source == decision_source::neighbours) == wanted);
+    CHECK((between.trials() == 0) == wanted);
+    CHECK(between.drift() != nullptr);
+    CHECK(decide(16 << 20).chosen().source == decision_source::trials);  // beyond them
+    l.cost_ns[a] = 3'000'000;                                            // from here on the default is the fastest
+    l.assigned.retune(16 << 20, "the user asks", l.now);
+    CHECK(decide(16 << 20).chosen().digest == c0);
+    CHECK(decide(256 << 10).chosen().source ==
+          (wanted ? decision_source::neighbours : decision_source::trials));  // between 64 KiB and 4 MiB
+    CHECK(decide(8 << 20).chosen().source == decision_source::trials);        // the neighbours disagree
+  }
+}
+
+TEST_CASE("a candidate whose times for other sizes show that it cannot win is tried only by a later search") {
+  leader l(tuning_policy::online, without_budget());
+  l.cost_ns[b] = 20'000'000;
+  l.open();
+  constexpr std::uint64_t first = 1 << 20, second = 2 << 20;
+  CHECK(l.run() < 100);
+  CHECK(l.only().excluded().empty());
+  CHECK(l.only().book().expected[2].time_ns == 0);
+  for (int i = 0; i < 100; ++i) CHECK(l.invoke(second).digest != b);
+  const search& next = *l.assigned.find(second);
+  REQUIRE(next.is_decided());
+  CHECK(next.chosen().digest == a);
+  REQUIRE(next.excluded().size() == 1);
+  CHECK(next.excluded()[0].candidate == 2);
+  CHECK(next.excluded()[0].kind == exclusion::reason::hopeless);
+  CHECK(next.excluded()[0].why.find("it is expected to take at least") != std::string::npos);
+  CHECK(next.excluded()[0].told);
+  const tuning::predicted_time& expected = next.book().expected[2];
+  CHECK(expected.time_ns > 20e6);
+  CHECK(expected.time_ns < 40e6);
+  CHECK(expected.low_ns < expected.time_ns);
+  CHECK(next.aggregates()[2].status == tuning::aggregate_status::not_tried);
+
+  l.assigned.retune(second, "the user asks", l.now);
+  std::set<std::uint64_t> ran;
+  for (int i = 0; i < 100; ++i) ran.insert(l.invoke(second).digest);
+  CHECK(ran.contains(b));
+  CHECK(next.excluded().empty());
+  CHECK(l.assigned.find(first)->chosen().digest == a);
+}
+
+TEST_CASE("candidates that seemed hopeless beside a winner are tried again after the winner has failed") {
+  for (const bool in_trials : {false, true}) {
+    leader l(tuning_policy::online, without_budget());
+    l.cost_ns[c0] = 100'000'000;
+    l.cost_ns[b] = 20'000'000;
+    l.open();
+    CHECK(l.run() < 200);
+    constexpr std::uint64_t second = 2 << 20;
+    if (!in_trials) {
+      for (int i = 0; i < 100; ++i) l.invoke(second);
+      REQUIRE(l.assigned.find(second)->chosen().digest == a);
+    } else {
+      for (int i = 0; i < 3; ++i) l.invoke(second);
+    }
+    REQUIRE(l.assigned.find(second)->excludes(2));
+    l.assigned.quarantine(second, a, l.now, "it broke");
+    l.now += 20'000'000'000;
+    l.assigned.retry(l.now);
+    for (int i = 0; i < 100; ++i) {
+      l.invoke(second);
+      l.assigned.retry(l.now);
+    }
+    CHECK(l.assigned.find(second)->chosen().digest == b);
+  }
+}
+
+TEST_CASE("the most promising of the other candidates is tried even if the default is expected to be far faster") {
+  leader l(tuning_policy::online, without_budget());
+  l.cost_ns[c0] = 50'000;
+  l.cost_ns[a] = 10'000'000;
+  l.cost_ns[b] = 20'000'000;
+  l.open();
+  CHECK(l.run() < 100);
+  std::set<std::uint64_t> ran;
+  for (int i = 0; i < 100; ++i) ran.insert(l.invoke(2 << 20).digest);
+  CHECK(ran == std::set<std::uint64_t>{c0, a});
+  CHECK(l.assigned.find(2 << 20)->chosen().source == decision_source::trials);
+}
+
+TEST_CASE("a candidate is tried if its expected time may be the shortest") {
+  leader l(tuning_policy::online, without_budget());
+  l.cost_ns[b] = 900'000;
+  l.open();
+  CHECK(l.run() < 2000);
+  l.cost_ns[b] = 100'000;  // for the next size it is the fastest
+  for (int i = 0; i < 100; ++i) l.invoke(64 << 20);
+  CHECK(l.assigned.find(64 << 20)->chosen().digest == b);
+}
+
 TEST_CASE("every campaign ends although rows are lost or spoilt at random, and no quarantined config wins") {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     random_stream dice(seed, 3);

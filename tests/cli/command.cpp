@@ -4,6 +4,7 @@
 #include <parley/tests/support/no_more_processes.hpp>
 
 #include <parley/cli/doctor.hpp>
+#include <parley/ops/kernels/blas_libraries.hpp>
 #include <parley/runtime/version.hpp>
 
 #include <boost/json/array.hpp>
@@ -586,6 +587,8 @@ TEST_CASE("parley doctor reports its findings as text and as JSON") {
   has(text.out, "plane host");
   has(text.out, "UCX ");
   has(text.out, "GPU");
+  has(text.out, "matrix products");
+  for (const parley::ops::blas_library* l : parley::ops::blas_libraries()) has(text.out, l->name());
   const auto document = here.parley("doctor --json");
   CHECK(document.status == 0);
   CHECK(document.document().at("findings").as_array().size() >= 8);

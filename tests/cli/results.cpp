@@ -186,6 +186,118 @@ TEST_CASE("results merge refuses files that do not belong together, and leaves O
   CHECK(here.parley("results merge -o no/such/folder/out.csv a.csv").status == 1);
 }
 
+TEST_CASE("results diff prints the choices, times and validators in which two files differ") {
+  const folder here;
+  const std::string same = "acts/0>1,1KiB_bf16,direct,0.004\n";
+  here.write("a.csv", header(2) + same + "acts/0>1,1MiB_bf16,direct,1.5\nacts/0>1,2MiB_bf16,put,3\nold,all,plain,1\n");
+  here.write("b.csv", header(4) + "acts/0>1,1MiB_bf16,put,1.2\nacts/0>1,2MiB_bf16,put,4.5\nnew,all,plain,1\n" + same);
+  const auto table = here.parley("results diff a.csv b.csv");
+  CHECK(table.status == 1);
+  has(table.out, "3 choices differ, 1 times of one choice differ by more than 10 %, 1 entries are the same");
+  has(table.out, "PARLEY_WORLD");
+  CHECK(table.out.find("PARLEY_VERSION") == table.out.npos);
+  CHECK(table.out.find("1KiB_bf16") == table.out.npos);
+  const auto document = here.parley("results diff --json a.csv b.csv").document();
+  CHECK(document.at("same").to_number<int>() == 1);
+  CHECK(document.at("validators").as_array()[0].at("after").as_string() == "4");
+  const json::array choices = document.at("choices").as_array();
+  REQUIRE(choices.size() == 3);
+  CHECK(choices[0].at("before").at("solution").as_string() == "direct");
+  CHECK(choices[0].at("after").at("solution").as_string() == "put");
+  CHECK(choices[1].at("after").is_null());
+  CHECK(choices[2].at("before").is_null());
+  REQUIRE(document.at("times").as_array().size() == 1);
+  CHECK(document.at("times").as_array()[0].at("after").at("time_ms").to_number<double>() == 4.5);
+
+  here.write("slower.csv", header(2) + "acts/0>1,1KiB_bf16,direct,0.008\n");
+  here.write("faster.csv", header(2) + same);
+  CHECK(here.parley("results diff slower.csv faster.csv").status == 0);
+  CHECK(here.parley("results diff a.csv missing.csv").status == 2);
+  has(here.parley("results diff a.csv missing.csv").error, "missing.csv");
+  CHECK(here.parley("results diff a.csv").status == 2);
+  CHECK(here.parley("results diff a.csv b.csv a.csv").status == 2);
+}
+
+TEST_CASE("results check trusts a file in which only soft validators differ, and says so") {
+  const folder here;
+  std::string other = header(2) + one_entry;
+  const std::size_t at = other.find("PARLEY_UCX,") + std::string_view("PARLEY_UCX,").size();
+  other.insert(at, "9");
+  here.write("a.csv", other);
+  CHECK(here.parley("results check a.csv").status == 1);
+  const auto soft = here.parley("results check a.csv", "PARLEY_SOFT_VALIDATORS=PARLEY_UCX");
+  CHECK(soft.status == 0);
+  has(soft.error, "PARLEY_SOFT_VALIDATORS allows that");
+  CHECK(here.parley("results check a.csv", "PARLEY_SOFT_VALIDATORS=PARLEY_CUDA").status == 1);
+}
+
+TEST_CASE("results explain prints why a config was chosen, with the times of all ranks") {
+  const folder here;
+  here.write("three.json", parley::tests::three_sizes);
+  REQUIRE(here.tune("--results r.csv three.json").status == 0);
+  const auto one = here.parley("results explain 'messages/0>1,128KiB_fp32' r.csv");
+  INFO(one.out);
+  CHECK(one.status == 0);
+  has(one.out, "messages/0>1,128KiB_fp32: ");
+  has(one.out, "ranks 0 1 took part; confidence: ");
+  has(one.out, "chunked(chunk_bytes=512 in_flight=4)");
+  has(one.out, "fastest");
+  CHECK(one.out.find("32KiB_fp32: ") == one.out.npos);
+  const auto all = here.parley("results explain --json messages r.csv.evidence r0.csv").document();
+  const json::array records = all.at("records").as_array();
+  REQUIRE(records.size() > 3);  // of the command, and of rank 0
+  CHECK(records[0].at("file").as_string() == "r.csv.evidence");
+  const json::array candidates = records[0].at("candidates").as_array();
+  REQUIRE(candidates.size() == 3);
+  CHECK(candidates[0].at("config").as_string() == "direct");
+  REQUIRE(candidates[0].at("ranks").as_array().size() == 2);
+  CHECK(candidates[0].at("ranks").as_array()[1].at("fastest_ns").to_number<double>() > 0);
+
+  const auto none = here.parley("results explain nothing r.csv");
+  CHECK(none.status == 1);
+  has(none.error, "there are decisions for");
+  has(none.error, "messages/0>1,128KiB_fp32");
+  const auto missing = here.parley("results explain messages missing.csv");
+  CHECK(missing.status == 2);
+  has(missing.error, "missing.csv.evidence: there is no such file");
+  CHECK(here.parley("results explain messages").status == 2);
+}
+
+TEST_CASE("results model compares the times that were expected with those that were measured") {
+  const folder here;
+  const auto candidate = [](const std::string& status, double expected, double took) {
+    return R"({"config":"a","status":")" + status + R"(","time_ns":)" + (took > 0 ? std::to_string(took) : "null") +
+           R"(,"expected_ns":)" + std::to_string(expected) + R"(,"expected_low_ns":)" + std::to_string(expected * 0.9) +
+           R"(,"expected_high_ns":)" + std::to_string(expected * 1.1) + "}";
+  };
+  here.write("r.csv.evidence", R"({"op":"acts/0>1","key":"1MiB","candidates":[)" + candidate("measured", 1000, 1050) +
+                                   "," + candidate("measured", 1000, 2000) + "," + candidate("hopeless", 9000, 0) +
+                                   "," + candidate("measured", 0, 5) + "]}\n");
+  const json::array ops = here.parley("results model --json r.csv").document().at("ops").as_array();
+  REQUIRE(ops.size() == 1);
+  CHECK(ops[0].at("op").as_string() == "acts/0>1");
+  CHECK(ops[0].at("times").to_number<int>() == 2);
+  CHECK(ops[0].at("in_range").to_number<int>() == 1);
+  CHECK(ops[0].at("not_tried").to_number<int>() == 1);
+  CHECK(ops[0].at("worst_error").to_number<double>() == doctest::Approx(1.0));
+  has(here.parley("results model r.csv").out, "100.0 %");
+  here.write("none.csv.evidence", R"({"op":"acts/0>1","key":"1MiB","candidates":[]})");
+  has(here.parley("results model none.csv").out, "nothing was expected");
+}
+
+TEST_CASE("results explain and model ignore lines that are no records, and say which") {
+  const folder here;
+  here.write("r.csv.evidence", "{\"op\":\"a\",\"key\":\"k\",\"config\":7}\nnonsense\n[]\n\n");
+  const auto shown = here.parley("results explain a,k r.csv");
+  CHECK(shown.status == 0);
+  has(shown.out, "a,k: ");
+  has(shown.error, "r.csv.evidence:2: the line is not a record of a decision, and is ignored");
+  has(shown.error, "r.csv.evidence:3: ");
+  CHECK(here.parley("results model r.csv").status == 0);
+  here.write("empty.csv.evidence", "");
+  has(here.parley("results explain a empty.csv").error, "the files hold no decisions");
+}
+
 TEST_CASE("the results commands have help texts, and wrong arguments end with status 2") {
   const folder here;
   for (const char* words :

@@ -214,6 +214,6 @@ TEST_CASE("parley suggests the existing word that is most like a misspelt one") 
   says("results merge a.csv --outptu b.csv", "did you mean `--output`?");
   says("results list a.csv", "there is no command `parley results list`; did you mean `show`?");
   says("results chekc a.csv", "did you mean `check`?");
-  says("results frobnicate a.csv", "the commands are show, check and merge");
+  says("results frobnicate a.csv", "the commands are show, check, merge, diff, explain and model");
   says("doctor --jsno", "did you mean `--json`?");
 }

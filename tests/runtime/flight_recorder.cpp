@@ -42,15 +42,14 @@ TEST_CASE("the text has one line per record, with the names that are known") {
 )");
 }
 
-TEST_CASE("the text lists decisions before the records, with the times that each rank measured") {
-  flight_decision d{"sum [0 1]", "4KiB", "ring", "the fastest", 2, {}};
-  d.candidates.push_back({"ring", 1500, 8, "ok", "", 1, {{0, 1400, "ok"}, {1, 1500.25, "ok"}}});
-  d.candidates.push_back({"tree", std::numeric_limits<double>::infinity(), 0, "failed", "says \"no\"", 0, {}});
-  CHECK(flight_text(flight_recorder(8), {}, {.rank = 1, .now_ns = 5, .why = "asked"}, {d, d})
-            .starts_with(
-                R"({"rank":1,"why":"asked","now_ns":5,"records_lost":0,"waiting":[],"untaken":[],"decisions":[
-{"op":"sum [0 1]","key":"4KiB","config":"ring","search":2,"why":"the fastest","candidates":[{"config":"ring","time_ns":1500.0,"repetitions":8,"status":"ok","detail":"","proposed_by":1,"ranks":[{"rank":0,"time_ns":1400.0,"status":"ok"},{"rank":1,"time_ns":1500.2,"status":"ok"}]},{"config":"tree","time_ns":null,"repetitions":0,"status":"failed","detail":"says \"no\"","proposed_by":0,"ranks":[]}]},
-{"op":"sum)"));
+TEST_CASE("the text lists decisions before the records") {
+  CHECK(flight_text(flight_recorder(8), {}, {.rank = 1, .now_ns = 5, .why = "asked"},
+                    {R"({"op":"a"})", R"({"op":"b"})"}) ==
+        R"({"rank":1,"why":"asked","now_ns":5,"records_lost":0,"waiting":[],"untaken":[],"decisions":[
+{"op":"a"},
+{"op":"b"}],"records":[
+]}
+)");
 }
 
 TEST_CASE("the text lists waiting calls with their peers and times, then untaken messages, before the decisions") {

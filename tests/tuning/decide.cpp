@@ -170,3 +170,18 @@ TEST_CASE("a decision states how well founded it is") {
           .sentence.find("that is based on few measurements: candidate 1 was repeated 1 times, the default 1 times") !=
       std::string::npos);
 }
+
+TEST_CASE("times that do not overlap are apart, however much they scatter, if there are enough and they are known") {
+  const auto between = [](double fastest_ns, double time_ns, double slowest_ns, std::size_t count) {
+    aggregate a = took(time_ns, count, (slowest_ns - fastest_ns) / 2);
+    a.fastest_ns = fastest_ns;
+    a.slowest_ns = slowest_ns;
+    return a;
+  };
+  const aggregate slow = between(2'000, 9'000, 16'000, 3);
+  CHECK(decide(times{slow, between(500, 600, 700, 3)}).winner == 1);
+  CHECK(decide(times{slow, between(500, 600, 2'100, 3)}).winner == 0);
+  CHECK(decide(times{slow, between(500, 600, 700, 2)}).winner == 0);
+  CHECK(decide(times{slow, took(600, 3)}).winner == 0);
+  CHECK(decide(times{took(9'000, 3, 7'000), between(500, 600, 700, 3)}).winner == 0);
+}

@@ -6,7 +6,8 @@
 
 using namespace parley::tuning;
 
-TEST_CASE("measured_by_each returns the median and status of each participant's own times") {
+TEST_CASE(
+    "measured_by_each returns the median, the fastest, the spread and the status of each participant's own times") {
   constexpr std::uint64_t config = 9;
   const std::vector<std::uint32_t> ranks{0, 1, 2};
   const std::vector<std::uint64_t> timed{4, 6, 8};
@@ -18,8 +19,8 @@ TEST_CASE("measured_by_each returns the median and status of each participant's 
   };
   const auto each = measured_by_each(rows, {.digest = config, .participants = ranks, .invocations = timed});
   REQUIRE(each.size() == 3);
-  CHECK(each[0] == own_measurement{0, 300, 3, aggregate_status::measured});
-  CHECK(each[1] == own_measurement{1, 75, 2, aggregate_status::failed});
+  CHECK(each[0] == own_measurement{0, 300, 100, 200, 3, aggregate_status::measured});
+  CHECK(each[1] == own_measurement{1, 75, 50, 25, 2, aggregate_status::failed});
   CHECK(each[2].status == aggregate_status::missing);
   CHECK(std::isinf(each[2].median_ns));
   CHECK(measured_by_each(rows, {.digest = config, .participants = ranks})[0].status == aggregate_status::not_tried);
@@ -38,6 +39,6 @@ TEST_CASE("for invocations in flight together, a participant's time is their spa
                               {1, 8, config, 2000, 2100}};
   const auto each =
       measured_by_each(rows, {.digest = config, .participants = ranks, .invocations = timed, .joined = joined});
-  CHECK(each[0] == own_measurement{0, 300, 2, aggregate_status::measured});
-  CHECK(each[1] == own_measurement{1, 100, 1, aggregate_status::measured});
+  CHECK(each[0] == own_measurement{0, 300, 200, 100, 2, aggregate_status::measured});
+  CHECK(each[1] == own_measurement{1, 100, 100, 0, 1, aggregate_status::measured});
 }

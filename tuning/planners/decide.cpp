@@ -13,15 +13,18 @@ namespace parley::tuning {
 
 namespace {
 
-std::string time_text(double time_ns) {
-  if (time_ns >= 1e9) return fmt::format("{:.4g} s", time_ns / 1e9);
-  if (time_ns >= 1e6) return fmt::format("{:.4g} ms", time_ns / 1e6);
-  if (time_ns >= 1e3) return fmt::format("{:.4g} us", time_ns / 1e3);
-  return fmt::format("{:.4g} ns", time_ns);
-}
-
 double equal_ns(const aggregate& a, const aggregate& b, const decide_options& options) {
   return std::max(options.relative_noise * std::max(a.time_ns, b.time_ns), a.clock_error_ns + b.clock_error_ns);
+}
+
+/// True if each repetition of one took longer than each of the other, and that is chance only once in 20 times.
+bool are_apart(const aggregate& a, const aggregate& b) {
+  if (!(a.fastest_ns > 0) || !(b.fastest_ns > 0)) return false;  // not known
+  if (a.fastest_ns <= b.slowest_ns && b.fastest_ns <= a.slowest_ns) return false;
+  constexpr double likely_orders = 20;
+  double orders = 1;  // of as many repetitions: (a + b) over a
+  for (double taken = 1; taken <= double(a.count); ++taken) orders *= (double(b.count) + taken) / taken;
+  return orders >= likely_orders;
 }
 
 class chooser {
@@ -181,6 +184,7 @@ std::string_view name(confidence how) noexcept {
 }
 
 double noise_ns(const aggregate& a, const aggregate& b, const decide_options& options) {
+  if (are_apart(a, b)) return equal_ns(a, b, options);
   const double scatter = options.spread_factor * (median_error_ns(a) + median_error_ns(b));
   return std::max(equal_ns(a, b, options), scatter + a.clock_error_ns + b.clock_error_ns);
 }

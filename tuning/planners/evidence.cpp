@@ -1,6 +1,7 @@
 #include <parley/tuning/planners/evidence.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <utility>
@@ -57,7 +58,11 @@ own_measurement measured_by(std::uint32_t participant, std::span<const row> rows
     if (const auto share = share_ns(reported, together, asked.digest, mine.status)) times_ns.push_back(*share);
   }
   mine.repetitions = times_ns.size();
-  mine.median_ns = median(std::move(times_ns));
+  mine.median_ns = median(times_ns);
+  if (times_ns.empty()) return mine;
+  mine.fastest_ns = *std::min_element(times_ns.begin(), times_ns.end());
+  for (double& t : times_ns) t = std::abs(t - mine.median_ns);
+  mine.spread_ns = median(std::move(times_ns));
   return mine;
 }
 

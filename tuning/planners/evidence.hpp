@@ -18,6 +18,8 @@ struct own_measurement {
   std::uint32_t participant = 0;
   double median_ns =
       infinite_ns;  ///< median of its own ends minus starts; in a batch: an equal share of first start to last end
+  double fastest_ns = 0;        ///< 0: no repetition succeeded
+  double spread_ns = 0;         ///< median absolute deviation from `median_ns`
   std::size_t repetitions = 0;  ///< repetitions that succeeded on this participant
   aggregate_status status = aggregate_status::missing;
   friend bool operator==(const own_measurement&, const own_measurement&) = default;

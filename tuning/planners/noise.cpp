@@ -69,9 +69,13 @@ scatter scatter_of(std::span<const aggregate> all, std::span<const std::size_t> 
   return pooled;
 }
 
-bool is_disturbed(const aggregate& a) noexcept {
+bool is_disturbed(double fastest_ns, double slowest_ns) noexcept {
   constexpr double several_times = 6;  // kernel launches and page faults delay a repetition by less
-  return a.measured() && a.count > 1 && a.slowest_ns > several_times * a.fastest_ns;
+  return slowest_ns > several_times * fastest_ns;
+}
+
+bool is_disturbed(const aggregate& a) noexcept {
+  return a.measured() && a.count > 1 && is_disturbed(a.fastest_ns, a.slowest_ns);
 }
 
 double significant_ns(const aggregate& a, const aggregate& b, const significance& s) {

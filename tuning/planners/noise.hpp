@@ -23,6 +23,8 @@ double median_error_ns(const aggregate& a);
 /// True if something else interrupts the measurement, such as more threads than there are processors: one repetition took several times as
 /// long as another one of the same candidate. Then the median of a few repetitions is a matter of luck.
 bool is_disturbed(const aggregate& a) noexcept;
+/// The same for the fastest and the slowest of some repetitions.
+bool is_disturbed(double fastest_ns, double slowest_ns) noexcept;
 
 /// The usual scatter of a field of candidates.
 struct scatter {

@@ -22,6 +22,7 @@ struct plan_options {
   double slow_factor = 1.5;  ///< the same after the later rounds
   double noise = 0.03;       ///< candidates this close are ranked by their order, not their time
   double budget_fraction = 0.05;  ///< the part of wall time that trials may cost (N4)
+  bool interpolate = false;       ///< a size between two decided sizes with one winner runs that winner, without trials
   drift_options drift{};          ///< when a decision is searched again
 };
 

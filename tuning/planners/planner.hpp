@@ -9,7 +9,7 @@
 /// |---|---|---|
 /// | `halving_plan` | messages and collective calls: all ranks run the same trial of an invocation | rounds, with fewer candidates each |
 /// | `contextual_plan` | kernels inside a function that runs again and again | a fixed number of each |
-/// | `kernel_plan` | one kernel by itself, as TunableOp tunes it | one candidate after the other |
+/// | `kernel_plan` | one kernel by itself, as TunableOp tunes it | a probe of each, then in turns |
 ///
 /// Candidate 0 is the default. `next` returns nothing if there is nothing to run now; `finished` returns true once there will be no more
 /// runs. A dropped candidate is not tried again. The default is never dropped because another candidate is faster.

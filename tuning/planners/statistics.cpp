@@ -253,6 +253,13 @@ std::string_view name(aggregate_status status) noexcept {
   return "unknown";
 }
 
+std::string time_text(double time_ns) {
+  if (time_ns >= 1e9) return fmt::format("{:.4g} s", time_ns / 1e9);
+  if (time_ns >= 1e6) return fmt::format("{:.4g} ms", time_ns / 1e6);
+  if (time_ns >= 1e3) return fmt::format("{:.4g} us", time_ns / 1e3);
+  return fmt::format("{:.4g} ns", time_ns);
+}
+
 double median(std::vector<double> values) {
   if (values.empty()) return infinite_ns;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

@@ -100,6 +100,8 @@ aggregate aggregate_candidate(std::span<const row> rows, const repetitions& aske
 /// `missing`.
 aggregate aggregate_times(std::span<const std::vector<double>> times_ns_by_participant);
 
+/// `1.262 ms`, for people.
+std::string time_text(double time_ns);
 /// The mean of the middle two for an even number of values; +infinity for none.
 double median(std::vector<double> values);
 

@@ -1,6 +1,7 @@
 #include <parley/tuning/results/results.hpp>
 
 #include <parley/tuning/hash.hpp>
+#include <parley/tuning/text.hpp>
 
 #include <algorithm>
 #include <array>
@@ -30,15 +31,7 @@ bool is_field(std::string_view text) {
   });
 }
 
-std::string time_text(double time_ms) { return fmt::format("{:.6g}", time_ms); }
-
-constexpr std::string_view blanks = " \t";
-
-std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(blanks);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(blanks) + 1 - begin);
-}
+std::string milliseconds_text(double time_ms) { return fmt::format("{:.6g}", time_ms); }
 
 bool is_quoted(std::string_view text) { return text.size() >= 2 && text.front() == '"' && text.back() == '"'; }
 
@@ -104,9 +97,7 @@ class reader {
     if (!rest_.empty() && rest_.back() != '\n') torn_ = true;
     while (!rest_.empty()) {
       ++line_;
-      const std::size_t end = std::min(rest_.find('\n'), rest_.size());
-      std::string_view line = rest_.substr(0, end);
-      rest_.remove_prefix(std::min(end + 1, rest_.size()));
+      std::string_view line = take_until('\n', rest_);
       if (line.ends_with('\r')) line.remove_suffix(1);
       if (auto why = read_line(line)) return *std::move(why);
     }
@@ -275,7 +266,7 @@ std::optional<problem> check_and_round(result_entry& entry) {
     return problem{fault::too_many, fmt::format("an entry is longer than {} bytes", limits::line_bytes)};
   }
   // Rounds the time as it will be read back.
-  entry.time_ms = parse_time(time_text(entry.time_ms)).value_or(0);
+  entry.time_ms = parse_time(milliseconds_text(entry.time_ms)).value_or(0);
   return std::nullopt;
 }
 
@@ -326,8 +317,8 @@ std::string write_results(const results_file& file) {
   for (std::size_t i = 0; i < file.entries().size(); ++i) {
     remarks_up_to(file.validators().size(), i);
     const result_entry& e = file.entries()[i];
-    fmt::format_to(std::back_inserter(text), "{},{},{},{}{}{}\n", e.op, e.parameters, e.solution, time_text(e.time_ms),
-                   e.thin ? "," : "", e.thin ? thin_word : "");
+    fmt::format_to(std::back_inserter(text), "{},{},{},{}{}{}\n", e.op, e.parameters, e.solution,
+                   milliseconds_text(e.time_ms), e.thin ? "," : "", e.thin ? thin_word : "");
   }
   remarks_up_to(file.validators().size(), file.entries().size());
   return fmt::to_string(text);
@@ -350,6 +341,17 @@ std::optional<problem> compare_validators(std::span<const validator> in_file, st
                         values_of(theirs, name), values_of(ours, name), where);
   }
   return problem{fault::validator_mismatch, std::move(text)};
+}
+
+bool differ_only_in(std::span<const std::string> soft, std::span<const validator> in_file,
+                    std::span<const validator> here) {
+  const auto hard = [soft](std::span<const validator> all) {
+    std::vector<validator> some;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(some),
+                 [&](const validator& v) { return std::find(soft.begin(), soft.end(), v.name) == soft.end(); });
+    return some;
+  };
+  return !soft.empty() && !compare_validators(hard(in_file), hard(here));
 }
 
 std::uint64_t validators_digest(std::span<const validator> validators) {

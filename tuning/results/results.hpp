@@ -113,6 +113,9 @@ std::string write_results(const results_file& file);
 std::optional<problem> compare_validators(std::span<const validator> in_file, std::span<const validator> here,
                                           std::string_view where = "here");
 
+/// True if all validators are the same, apart from those with the names in `soft`.
+bool differ_only_in(std::span<const std::string> soft, std::span<const validator> in_file,
+                    std::span<const validator> here);
 /// A hash of them as a set, the same on every machine.
 std::uint64_t validators_digest(std::span<const validator> validators);
 

@@ -1,5 +1,6 @@
 #include <parley/tuning/results/settings.hpp>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -75,7 +76,7 @@ std::string written(const std::optional<std::uint64_t>& value) {
 }
 
 /// One variable: its name, and functions to read it, to show it, and to copy it over another value.
-struct rule {
+struct variable_rule {
   std::string_view name;
   std::string_view expects;
   bool (*read)(std::string_view text, settings& to);
@@ -84,7 +85,7 @@ struct rule {
 };
 
 template <auto member>
-constexpr rule make_rule(std::string_view name, std::string_view expects) {
+constexpr variable_rule make_rule(std::string_view name, std::string_view expects) {
   return {name, expects, [](std::string_view text, settings& to) { return parse(text, to.*member); },
           [](const settings& from) { return written(from.*member); },
           [](const settings& from, settings& to) { to.*member = from.*member; }};
@@ -94,8 +95,8 @@ constexpr std::string_view zero_or_one = "0 or 1";
 constexpr std::string_view whole_number = "a whole number from 0 to 2147483647";
 constexpr std::string_view file_name = "the name of a file";
 
-constexpr rule verbosity_rule() {
-  rule r = make_rule<&settings::verbosity>("VERBOSE", "a whole number from 0 to 3");
+constexpr variable_rule verbosity_rule() {
+  variable_rule r = make_rule<&settings::verbosity>("VERBOSE", "a whole number from 0 to 3");
   r.read = &parse_verbosity;
   return r;
 }
@@ -116,20 +117,27 @@ constexpr std::array rules{
     make_rule<&settings::max_warmup_iterations>("MAX_WARMUP_ITERATIONS", whole_number),
     make_rule<&settings::flush_icache>("ICACHE_FLUSH_ENABLED", zero_or_one),
     make_rule<&settings::rotating_buffer_bytes>("ROTATING_BUFFER_SIZE", "a whole number of MiB, at most 1048576"),
+    make_rule<&settings::max_search_duration_ms>("MAX_SEARCH_DURATION_MS", whole_number),
 };
-static_assert(rules.size() == static_cast<std::size_t>(setting::rotating_buffer_bytes) + 1);
+static_assert(rules.size() == static_cast<std::size_t>(setting::last) + 1);
 
 }  // namespace
 
 class settings_reader {
  public:
-  explicit settings_reader(const variable_lookup& lookup) : lookup_(lookup) {}
+  settings_reader(const variable_lookup& lookup, std::span<const std::string> names) : lookup_(lookup), names_(names) {}
 
   outcome<environment_settings> read() {
     for (std::size_t i = 0; i < rules.size(); ++i) {
       if (const auto why = take(own_prefix, i)) return problem{fault::malformed, *why};
       if (read_.has(static_cast<setting>(i))) continue;
       if (const auto why = take(other_prefix, i)) read_.warnings_.push_back(*why + "; it is ignored");
+    }
+    for (const std::string& name : names_) {
+      if (const auto why = take_family(own_prefix, name)) return problem{fault::malformed, *why};
+    }
+    for (const std::string& name : names_) {
+      if (const auto why = take_family(other_prefix, name)) read_.warnings_.push_back(*why + "; it is ignored");
     }
     return std::move(read_);
   }
@@ -145,13 +153,42 @@ class settings_reader {
     return std::nullopt;
   }
 
+  std::optional<std::string> take_family(std::string_view prefix, const std::string& name) {
+    const std::string_view rest = std::string_view(name).substr(std::min(prefix.size(), name.size()));
+    const auto is_it = [&](const variable_rule& r) { return r.name == rest; };
+    if (!name.starts_with(prefix) || !rest.ends_with("_ENABLED") || std::any_of(rules.begin(), rules.end(), is_it))
+      return std::nullopt;
+    const auto text = lookup_(name);
+    if (!text || text->empty()) return std::nullopt;
+    bool on = false;
+    if (!parse(*text, on)) return fmt::format("{}={}: must be {}; correct it or unset it", name, *text, zero_or_one);
+    read_.families_.emplace(rest, on);
+    return std::nullopt;
+  }
+
   const variable_lookup& lookup_;
+  std::span<const std::string> names_;
   environment_settings read_;
 };
 
 std::string_view variable_name(setting which) noexcept { return rules[static_cast<std::size_t>(which)].name; }
 
 std::string text_of(const settings& from, setting which) { return rules[static_cast<std::size_t>(which)].show(from); }
+
+std::string family_variable(std::string_view family) {
+  std::string name;
+  for (const char c : family) {
+    const bool small = c >= 'a' && c <= 'z';
+    const bool kept = (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    name += small ? static_cast<char>(c - 'a' + 'A') : kept ? c : '_';
+  }
+  return name + "_ENABLED";
+}
+
+std::optional<bool> environment_settings::family(std::string_view name) const {
+  const auto said = families_.find(family_variable(name));
+  return said == families_.end() ? std::nullopt : std::optional(said->second);
+}
 
 settings environment_settings::over(settings mine) const {
   for (std::size_t i = 0; i < rules.size(); ++i) {
@@ -160,6 +197,8 @@ settings environment_settings::over(settings mine) const {
   return mine;
 }
 
-outcome<environment_settings> read_settings(const variable_lookup& lookup) { return settings_reader(lookup).read(); }
+outcome<environment_settings> read_settings(const variable_lookup& lookup, std::span<const std::string> names) {
+  return settings_reader(lookup, names).read();
+}
 
 }  // namespace parley::tuning

@@ -12,7 +12,9 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,7 +44,8 @@ struct settings {
   std::uint32_t max_tuning_iterations = 100;
   std::uint32_t max_warmup_duration_ms = 0;
   std::uint32_t max_warmup_iterations = 0;
-  bool flush_icache = true;                            ///< ICACHE_FLUSH_ENABLED
+  std::uint32_t max_search_duration_ms = 1000;  ///< for a kernel with very many implementations; 0: all are tried
+  bool flush_icache = true;                     ///< ICACHE_FLUSH_ENABLED
   std::optional<std::uint64_t> rotating_buffer_bytes;  ///< ROTATING_BUFFER_SIZE in MiB; nothing: the L2 size, 0: off
   friend bool operator==(const settings&, const settings&) = default;
 };
@@ -62,6 +65,8 @@ enum class setting : std::uint8_t {
   max_warmup_iterations,
   flush_icache,
   rotating_buffer_bytes,
+  max_search_duration_ms,
+  last = max_search_duration_ms,
 };
 
 /// The variable's name without a prefix: `ENABLED`.
@@ -75,6 +80,8 @@ class environment_settings {
   bool has(setting which) const noexcept { return (given_ >> static_cast<unsigned>(which) & 1U) != 0; }
   /// A program's settings, with the values that the environment gives in their place.
   settings over(settings mine) const;
+  /// The switch of a family of implementations, `openblas`: the value of OPENBLAS_ENABLED. Nothing: it is not set.
+  std::optional<bool> family(std::string_view name) const;
   const std::vector<std::string>& warnings() const noexcept { return warnings_; }
 
  private:
@@ -82,10 +89,15 @@ class environment_settings {
   settings values_;
   std::uint32_t given_ = 0;
   std::vector<std::string> warnings_;
+  std::map<std::string, bool, std::less<>> families_;  // by variable, without a prefix
 };
 
 using variable_lookup = std::function<std::optional<std::string>(const std::string& name)>;
 
-outcome<environment_settings> read_settings(const variable_lookup& lookup);
+/// The variable that switches a family of implementations, without a prefix: `OPENBLAS_ENABLED` for `openblas`.
+std::string family_variable(std::string_view family);
+
+/// `names`: the variables that are set, among which are those that switch families; nobody knows the families yet.
+outcome<environment_settings> read_settings(const variable_lookup& lookup, std::span<const std::string> names = {});
 
 }  // namespace parley::tuning

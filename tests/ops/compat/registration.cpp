@@ -13,6 +13,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <numeric>
+
 using namespace parley;
 using namespace parley::configs;
 using namespace parley::ops;
@@ -52,6 +55,40 @@ TEST_CASE(
   transfer in(w[1], op);
   const auto sizes = std::vector<std::size_t>{std::size_t{1024} * 1025 * sizeof(float), 1, 1U << 20U, (1U << 20U) + 1};
   CHECK(move_each(w, out, in, sizes, 77).failed() == 0);
+}
+
+namespace {
+const send_function send_cut = [](part_sender& o, std::span<const std::byte> d) -> task<> {
+  const std::size_t chunk = o.config().number("chunk_bytes").value();
+  for (std::size_t at = 0; at < d.size(); at += chunk)
+    co_await o.send(at, d.subspan(at, std::min(chunk, d.size() - at)));
+};
+const receive_function receive_cut = [](part_receiver& i, std::span<std::byte> d) -> task<> {
+  const std::size_t chunk = i.config().number("chunk_bytes").value();
+  for (std::size_t at = 0; at < d.size(); at += chunk)
+    co_await i.receive(at, d.subspan(at, std::min(chunk, d.size() - at)));
+};
+}  // namespace
+
+TEST_CASE("one pair of functions serves several configs, whose parameters it finds with the call") {
+  world w(2, eager_trials());
+  const role_function role = [](rank_id r) { return std::string(r == 0 ? "send" : "recv"); };
+  std::vector<registered_pair> made;
+  for (auto& r : w.ranks)
+    made.push_back(register_paired_op_autotuning(
+        *r, "send", "recv",
+        {{"cut(chunk_bytes=1000)", send_cut, receive_cut}, {"cut(chunk_bytes=70)", send_cut, receive_cut}}, role));
+  std::vector<int> out(500), in(500);
+  std::iota(out.begin(), out.end(), 0);
+  for (int i = 0; i < 40; ++i) {
+    std::fill(in.begin(), in.end(), -1);
+    auto sent = made[0].op.start_send(out, {.to = 1});
+    auto received = made[1].op.start_receive(in, {.from = 0});
+    run_until(w.clock, [&] { return sent.test() && received.test(); });
+    CHECK(in == out);
+  }
+  pass(w, 1'000'000'000);
+  CHECK(made[0].op.decision(2000, 1).config.starts_with("cut(chunk_bytes="));
 }
 
 TEST_CASE("(b) and (c) configs are paired by id, not by place; a config that one role lacks is named and never runs") {
@@ -166,6 +203,127 @@ TEST_CASE("(f) each role alone chooses among its configs without ids, and its re
   CHECK(registering({{"produce", taking("a", 1)}, {"produce", taking("b", 1)}}, {}, role) == errc::role_conflict);
   CHECK(registering({{"other", taking("a", 1)}}, {}, role) == errc::bad_argument);
   CHECK(registering(operations, {{"nobody", "x", taking("x", 1)}}, role) == errc::bad_argument);
+}
+
+namespace {
+
+/// Two roles whose functions fit together or not: a consumer is quick only if the producer has made what it expects.
+struct coupled_roles {
+  explicit coupled_roles(world& w) : clock(w.clock) {}
+
+  task<> produce(char form, time_ns span) {
+    made = form;
+    ++ran[{form, 0}];
+    auto woken = co_await sleep_until(clock.deadline_in(span));
+    static_cast<void>(woken);
+  }
+  task<> consume(char expects) {
+    auto woken = co_await sleep_until(clock.deadline_in(1_us));  // by then the producer has begun
+    static_cast<void>(woken);
+    ++ran[{made, expects}];
+    woken = co_await sleep_until(clock.deadline_in(made == expects ? 1_ms : 4_ms));
+    static_cast<void>(woken);
+  }
+  std::vector<role_operation> operations() {
+    return {{"produce", [this](auto) { return produce('r', 2_ms); }},
+            {"consume", [this](auto) { return consume('r'); }}};
+  }
+  std::vector<role_config> configs() {
+    return {{"produce", "columns(width=8)", [this](auto) { return produce('c', 500_us); }},
+            {"consume", "columns(width=8)", [this](auto) { return consume('c'); }},
+            {"consume", "blocks", [this](auto) { return consume('b'); }}};
+  }
+
+  executor& clock;
+  char made = 0;
+  std::map<std::pair<char, char>, int> ran;  // what was made, and what its consumer expected
+};
+
+std::string coupled_role(rank_id r) { return r == 0 ? "produce" : r == 1 ? "consume" : "idle"; }
+
+task<> one_call(symmetric op) {
+  std::vector<std::byte> data(1000);
+  co_await op.run(data);
+}
+
+}  // namespace
+
+TEST_CASE("roles that are registered as coordinated find the combination of functions that is fastest as a whole") {
+  world w(3, eager_trials());
+  coupled_roles both(w);
+  std::vector<symmetric> ops;
+  for (auto& r : w.ranks)
+    ops.push_back(register_coordinated_autotuning(*r, "step", both.operations(), both.configs(), coupled_role));
+  CHECK(ops[2].idle());
+  for (int i = 0; i < 300 && !ops[0].decision(1000).decided; ++i) {
+    scope working(w.clock);
+    working.spawn(one_call(ops[0]));
+    working.spawn(one_call(ops[1]));
+    run_until(w.clock, [&] { return working.running() == 0; });
+  }
+  pass(w, 1'000'000'000);
+  for (rank_id r = 0; r < 2; ++r) {
+    const decision d = ops[r].decision(1000);
+    REQUIRE(d.decided);
+    CHECK(d.config == "together(consume=columns[width:8] produce=columns[width:8])");
+    CHECK(d.evidence.size() == 6);
+    CHECK(d.evidence[0].config == "together(consume=operation produce=operation)");
+  }
+}
+
+TEST_CASE("functions of coordinated roles that do not fit never run together") {
+  world w(3, eager_trials());
+  coupled_roles both(w);
+  auto operations = both.operations();
+  auto configs = both.configs();
+  operations[0].fits = operations[1].fits = "rows";
+  configs[0].fits = configs[1].fits = "columns";
+  configs[2].fits = "blocks";  // no producer makes blocks
+  std::vector<symmetric> ops;
+  for (auto& r : w.ranks) ops.push_back(register_coordinated_autotuning(*r, "step", operations, configs, coupled_role));
+  for (int i = 0; i < 300 && !ops[0].decision(1000).decided; ++i) {
+    scope working(w.clock);
+    working.spawn(one_call(ops[0]));
+    working.spawn(one_call(ops[1]));
+    run_until(w.clock, [&] { return working.running() == 0; });
+  }
+  const decision d = ops[0].decision(1000);
+  CHECK(d.config == "together(consume=columns[width:8] produce=columns[width:8])");
+  CHECK(d.evidence.size() == 2);
+  for (const auto& [made, times] : both.ran) CHECK((made.second == 0 || made.first == made.second));
+  operations[1].fits = "";
+  CHECK_THROWS_WITH_AS(
+      static_cast<void>(register_coordinated_autotuning(w[0], "other", operations, configs, coupled_role)),
+      doctest::Contains("the operations of its roles do not fit"), failure);
+}
+
+TEST_CASE("coordinated roles need the functions of their own role only, and not too many combinations") {
+  world w(2, eager_trials());
+  coupled_roles both(w);
+  const auto code_of = [&](const std::vector<role_operation>& o, const std::vector<role_config>& c) {
+    try {
+      register_coordinated_autotuning(w[0], "step", o, c, coupled_role);
+    } catch (const failure& fault) {
+      return fault.code();
+    }
+    return errc::none;
+  };
+  auto operations = both.operations();
+  auto configs = both.configs();
+  operations[0].run = nullptr;
+  CHECK(code_of(operations, configs) == errc::bad_argument);
+  operations = both.operations();
+  configs.push_back({"nobody", "x", configs[0].run});
+  CHECK(code_of(operations, configs) == errc::bad_argument);
+  configs.pop_back();
+  for (int i = 0; i < 64; ++i) configs.push_back({"consume", "tiled(rows=" + std::to_string(i) + ")", configs[1].run});
+  CHECK(code_of(operations, configs) == errc::bad_argument);
+  configs = both.configs();
+  CHECK(
+      register_coordinated_autotuning(w[1], "idle", both.operations(), configs, [](rank_id) { return "idle"; }).idle());
+  operations[1].run = nullptr;  // rank 0 produces
+  configs[1].run = nullptr;
+  CHECK(code_of(operations, configs) == errc::none);
 }
 
 namespace {

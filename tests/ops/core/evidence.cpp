@@ -59,6 +59,8 @@ TEST_CASE("a decision says who took part, what each rank measured, who proposed 
     CHECK(contains(d.why, "is the fastest; the default takes"));
     CHECK(contains(d.why, "would be noise"));
     REQUIRE(d.evidence.size() == 3);
+    CHECK(d.trials == c.trials());
+    CHECK(d.cost_ns == c.cost_ns());
     for (const auto& config : {direct, fine, coarse}) {
       const actors::wire_evidence& e = about(d, config);
       CHECK(e.status == "measured");
@@ -71,6 +73,8 @@ TEST_CASE("a decision says who took part, what each rank measured, who proposed 
         CHECK(e.ranks[own].status == "measured");
         // A rank's own time includes its waits for its partner; the candidate's time does not.
         CHECK(e.ranks[own].time_ns >= e.time_ns * 0.5);
+        CHECK(e.ranks[own].fastest_ns > 0);
+        CHECK(e.ranks[own].fastest_ns <= e.ranks[own].time_ns);
       }
     }
   }

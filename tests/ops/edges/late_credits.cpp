@@ -130,9 +130,10 @@ TEST_CASE(
   CHECK(d.ran_other.front().why == "no credit in time");
   CHECK(d.ran_other.front().calls == 1);
   CHECK(w.in.from(0).decision(large).ran_other.empty());  // only the leader, the sender, counts them
-  const auto lines = verbose_lines(w[0], 2);
+  const auto lines = closing_lines(w[0], 2);
   CHECK(std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
-    return line.starts_with("  1 of ") && line.ends_with(" ran another config: 1 for no credit in time");
+    return line.starts_with("activations 0->1 ") && line.find(": 1 of ") != line.npos &&
+           line.ends_with(" ran another config: 1 for no credit in time");
   }));
   w.call(10'000);  // the vain wait has halved the next one, which still exceeds 10 us
   CHECK(w.landed() == before + 1);

@@ -78,6 +78,25 @@ TEST_CASE(
   CHECK_MESSAGE(outcome.fine(), outcome.text());
 }
 
+TEST_CASE("a program's validators are added to those of the machine, and its value of a name counts") {
+  const auto outcome = run_processes(1, [](rank_id rank, meeting& all) {
+    ops::job_options o = through(rank, 1, all);
+    o.settings.validators = {{"MY_KERNELS", "7"}, {"PARLEY_UCX", "any"}};
+    ops::job here(std::move(o));
+    const auto file = here.self().results();
+    const auto& of = file.validators();
+    const auto count = [&](const std::string& name) {
+      return std::count_if(of.begin(), of.end(), [&](const auto& v) { return v.name == name; });
+    };
+    PARLEY_EXPECT(count("MY_KERNELS") == 1);
+    PARLEY_EXPECT(count("PARLEY_PROCESSOR") == 1);
+    PARLEY_EXPECT(count("PARLEY_UCX") == 1);
+    PARLEY_EXPECT(std::find(of.begin(), of.end(), tuning::validator{"PARLEY_UCX", "any"}) != of.end());
+    here.leave();
+  });
+  CHECK_MESSAGE(outcome.fine(), outcome.text());
+}
+
 TEST_CASE("UCX alone notices that a peer was killed after a bootstrap, before the call's timeout") {
   process_options killed;
   killed.killed = {1};

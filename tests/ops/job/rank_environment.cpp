@@ -1,9 +1,13 @@
 #include <parley/tests/support/errors.hpp>
+#include <parley/tests/support/folder.hpp>
 #include <parley/tests/support/transfers.hpp>
 
+#include <parley/actors/agreement/participant.hpp>
 #include <parley/config.hpp>
+#include <parley/ops/core/decision_record.hpp>
 #include <parley/ops/job/rank_environment.hpp>
 #include <parley/run.hpp>
+#include <parley/tunable_op.hpp>
 
 #include <doctest/doctest.h>
 
@@ -25,11 +29,26 @@ namespace {
 using variables = std::map<std::string, std::string>;
 
 heeded_environment heed(const variables& all, rank_settings mine = {}) {
-  return heed_environment(std::move(mine), [&](const std::string& name) -> std::optional<std::string> {
+  const auto lookup = [&](const std::string& name) -> std::optional<std::string> {
     const auto at = all.find(name);
     if (at == all.end()) return std::nullopt;
     return at->second;
-  });
+  };
+  std::vector<std::string> names;
+  for (const auto& [name, value] : all) names.push_back(name);
+  return heed_environment(std::move(mine), lookup, names);
+}
+
+/// The lines about the decisions of a rank's ops.
+std::vector<std::string> lines_told(const rank& self, unsigned verbosity) {
+  std::vector<std::string> all;
+  for (const actors::participant_state* p : self.participants()) {
+    for (const actors::decision_record& d : p->decisions) {
+      const auto lines = lines_of(decision_of(*p, d, self.id()), verbosity);
+      all.insert(all.end(), lines.begin(), lines.end());
+    }
+  }
+  return all;
 }
 
 }  // namespace
@@ -43,6 +62,77 @@ TEST_CASE("without variables a rank uses the settings of its program") {
   CHECK(s.policy == tuning_policy::off);
   CHECK(s.untuned_path.empty());
   CHECK(s.plan.maximum_in_all == tuning::plan_options{}.maximum_in_all);
+}
+
+TEST_CASE("PARLEY_SOFT_VALIDATORS adds to the program's soft validators") {
+  rank_settings mine;
+  mine.soft_validators = {"MY_KERNELS"};
+  CHECK(heed({{"PARLEY_SOFT_VALIDATORS", "PARLEY_UCX,,PARLEY_CUDA"}}, mine).settings.soft_validators ==
+        std::vector<std::string>{"MY_KERNELS", "PARLEY_UCX", "PARLEY_CUDA"});
+  CHECK_THROWS_WITH_AS(static_cast<void>(heed({{"PARLEY_SOFT_VALIDATORS", ""}})),
+                       doctest::Contains("PARLEY_SOFT_VALIDATORS=: must be names of validators"), failure);
+}
+
+TEST_CASE("the rules in the file of PARLEY_RULES hold for the ops that a rank leads, and a bad file is an error") {
+  const scratch_folder here;
+  const std::string path = (here.path / "rules.csv").string();
+  const auto heed_file = [&](const std::string& text) {
+    here.write("rules.csv", text);
+    return heed({{"PARLEY_RULES", path}}).settings;
+  };
+  world w(2, heed_file("activations/0>1,*,chunked(chunk_bytes=8KiB in_flight=1)\n"));
+  const std::vector<config_ptr> configs{direct(), chunked(8192, 1)};
+  CHECK(move_each(w, configs, configs, std::vector<std::size_t>(20, 100'000)).failed() == 0);
+  pass(w, 1'000'000'000);
+  REQUIRE(search_of(w, "128KiB") != nullptr);
+  CHECK(search_of(w, "128KiB")->chosen().config == "chunked(chunk_bytes=8192 in_flight=1)");
+  CHECK(search_of(w, "128KiB")->trials() == 0);
+  CHECK(w[0].learned().empty());  // a rule is not a result
+
+  CHECK_THROWS_WITH_AS(static_cast<void>(heed_file("activations/0>1,*\n")),
+                       doctest::Contains("rules.csv:1: a rule has three columns"), failure);
+  const auto missing = [&] { static_cast<void>(heed({{"PARLEY_RULES", path + ".no"}})); };
+  CHECK_THROWS_WITH_AS(missing(), doctest::Contains("the rules of PARLEY_RULES could not be read: "), failure);
+  rank_settings mine;
+  mine.rules = tuning::rule_file::parse("*,*,direct", "mine").value();
+  CHECK(heed({{"PARLEY_RULES", ""}}, mine).settings.rules.empty());
+  CHECK_FALSE(heed({}, mine).settings.rules.empty());
+}
+
+TEST_CASE("a rule that names no config of an op is a warning for the user of its leader") {
+  rank_settings s;
+  s.rules = tuning::rule_file::parse("activations/0>1,*,chunkd", "rules.csv").value();
+  world w(2, s);
+  const std::vector<config_ptr> configs{direct(), chunked(8192, 1)};
+  CHECK(move_each(w, configs, configs, std::vector<std::size_t>(200, 100'000)).failed() == 0);
+  pass(w, 1'000'000'000);
+  REQUIRE(w[0].warnings().size() == 1);
+  CHECK(w[0].warnings()[0].find("rules.csv:1 names chunkd") != std::string::npos);
+  CHECK(w[1].warnings().empty());
+}
+
+TEST_CASE("a rule that fits nothing is a warning at the end, on the first rank of its op") {
+  rank_settings s;
+  s.kernels.enabled = true;
+  s.rules = tuning::rule_file::parse("activations/0>1,128KiB,direct\nactivations/0>1,64KiB,direct\n"
+                                     "activation/1>0,*,direct\nactivatio*,64KiB,direct\nscale,n=8,plain\nscale,n=9,^x",
+                                     "rules.csv")
+                .value();
+  world w(2, s);
+  const std::vector<config_ptr> configs{direct(), chunked(8192, 1)};
+  CHECK(move_each(w, configs, configs, std::vector<std::size_t>(20, 100'000)).failed() == 0);
+  tunable_op<void(std::uint64_t)> scale(
+      w[0].kernels(), {.name = "scale",
+                       .key = [](std::uint64_t n) { return kernel_key{{"n", n}}; },
+                       .implementations = {{"plain", [](std::uint64_t) {}}, {"other", [](std::uint64_t) {}}}});
+  scale(8);
+  pass(w, 1'000'000'000);
+  const auto first = w[0].idle_rules(), second = w[1].idle_rules();
+  REQUIRE(first.size() == 2);
+  CHECK(first[0].starts_with("rules.csv:2 fits nothing that this rank has used"));
+  CHECK(first[1].starts_with("rules.csv:6 fits nothing"));
+  REQUIRE(second.size() == 1);
+  CHECK(second[0].starts_with("rules.csv:3 fits nothing"));
 }
 
 TEST_CASE("environment variables name the results file, and override the program") {
@@ -269,13 +359,13 @@ TEST_CASE("the leading rank lists each key that ran its default for lack of tuni
   }
   CHECK(w.disk[0].files.at("tunableop_untuned0.csv") == "activations/0>1,128KiB\nactivations/0>1,8KiB\n");
   CHECK(w.disk[1].files.empty());
-  CHECK(verbose_lines(w[1], 0).empty());
-  CHECK(verbose_lines(w[1], 1).size() == 1);
-  const auto told = verbose_lines(w[1], 2);  // decisions, in the order in which they were made
-  CHECK(told.size() == 3);
+  CHECK(closing_lines(w[1], 0).empty());
+  CHECK(closing_lines(w[1], 2) == std::vector<std::string>{"0 results are known now"});
+  const auto told = lines_told(w[1], 2);  // decisions, in the order in which they were made
+  CHECK(told.size() == 2);
   for (const char* key : {"128KiB", "8KiB"}) {
     const std::string line = std::string("activations 0->1 ") + key + ": tuning is switched off on rank 1";
-    CHECK(std::find(told.begin() + 1, told.end(), line) != told.end());
+    CHECK(std::find(told.begin(), told.end(), line) != told.end());
   }
 }
 
@@ -288,14 +378,15 @@ TEST_CASE("at verbosity 3 every rank prints each candidate's name and time, and 
   pass(w, 1'000'000'000);
   for (rank_id r = 0; r < 2; ++r) {
     CAPTURE(r);
-    const auto told = verbose_lines(w[r], 3);
-    CHECK(verbose_lines(w[r], 2).size() == 2);
-    REQUIRE(told.size() == 4);
-    CHECK(told[1].starts_with("activations 0->1 128KiB: "));
-    CHECK(told[2].starts_with("  config direct: "));
-    CHECK(told[2].ends_with(" repetitions, measured"));
-    CHECK(told[3].starts_with("  config chunked(chunk_bytes=8192 in_flight=1): "));
-    CHECK(told[3].find(" ms, ") != std::string::npos);
+    const auto told = lines_told(w[r], 3);
+    CHECK(lines_told(w[r], 2).size() == 1);
+    CHECK(lines_told(w[r], 1).empty());
+    REQUIRE(told.size() == 3);
+    CHECK(told[0].starts_with("activations 0->1 128KiB: "));
+    CHECK(told[1].starts_with("  config direct: "));
+    CHECK(told[1].ends_with(" repetitions, measured"));
+    CHECK(told[2].starts_with("  config chunked(chunk_bytes=8192 in_flight=1): "));
+    CHECK(told[2].find(" ms, ") != std::string::npos);
   }
 }
 
@@ -304,9 +395,68 @@ TEST_CASE("at verbosity 3 a rank prints why a candidate was excluded from a deci
   const std::vector<config_ptr> configs{direct(), put()};
   CHECK(move_each(w, configs, configs, std::vector<std::size_t>(100, 100'000)).failed() == 0);
   pass(w, 1'000'000'000);
-  const auto told = verbose_lines(w[0], 3);
-  REQUIRE(told.size() == 4);
+  const auto told = lines_told(w[0], 3);
+  REQUIRE(told.size() == 3);
   CHECK_MESSAGE(
-      told[3].starts_with("  config put: inf ms, 0 repetitions, excluded, put: rank 1 has registered no memory"),
-      told[3]);
+      told[2].starts_with("  config put: inf ms, 0 repetitions, excluded, put: rank 1 has registered no memory"),
+      told[2]);
+}
+
+TEST_CASE("a rank tells each decision at once, with as much as VERBOSE asks for") {
+  std::vector<std::string> lines;
+  rank_settings s = heed({{"PARLEY_TUNABLEOP_VERBOSE", "3"}}).settings;
+  s.plan.budget_fraction = 1e9;
+  s.tell = [&](const std::string& line) { lines.push_back(line); };
+  world w(2, s);
+  const std::vector<config_ptr> configs{direct(), chunked(8192, 1)};
+  CHECK(move_each(w, configs, configs, std::vector<std::size_t>(100, 100'000)).failed() == 0);
+  pass(w, 1'000'000'000);
+  std::vector<std::string> expected = lines_told(w[0], 3);
+  const auto of_other = lines_told(w[1], 3);
+  expected.insert(expected.end(), of_other.begin(), of_other.end());
+  CHECK(lines == expected);
+}
+
+TEST_CASE("a variable that switches a family of kernels is heeded, and a warning says if it switches none") {
+  rank_settings s = heed({{"PARLEY_TUNABLEOP_MY_BLAS_ENABLED", "0"},
+                          {"PYTORCH_TUNABLEOP_ROCBLAS_ENABLED", "0"},
+                          {"PYTORCH_TUNABLEOP_OTHER_ENABLED", "no"}})
+                        .settings;
+  world w(2, s);
+  tunable_context& kernels = w[0].kernels();
+  kernels.enable_family("my-blas", true);  // the environment has the last word
+  kernels.enable_family("simd", false);
+  const tunable_op<void()> scale(kernels, {.name = "scale",
+                                           .implementations = {{"plain", [] {}},
+                                                               {"a", [] {}, "my-blas"},
+                                                               {"b", [] {}, "rocblas"},
+                                                               {"c", [] {}, "other"},
+                                                               {"d", [] {}, "simd"}}});
+  CHECK_FALSE(kernels.is_family_enabled("my-blas"));
+  CHECK_FALSE(kernels.is_family_enabled("rocblas"));
+  CHECK(kernels.is_family_enabled("other"));
+  CHECK_FALSE(kernels.is_family_enabled("simd"));
+  const auto warnings =
+      idle_switches({"PARLEY_TUNABLEOP_MY_BLAS_ENABLED", "PARLEY_TUNABLEOP_MY_BLSA_ENABLED", "PARLEY_TUNABLEOP_ENABLED",
+                     "PARLEY_TUNABLEOP_ICACHE_FLUSH_ENABLED", "PARLEY_RESULTS"},
+                    kernels);
+  REQUIRE(warnings.size() == 1);
+  CHECK(
+      warnings[0] ==
+      "PARLEY_TUNABLEOP_MY_BLSA_ENABLED switches nothing on this rank, because none of its kernels has such a family; "
+      "its kernels know MY_BLAS_ENABLED, OTHER_ENABLED, ROCBLAS_ENABLED, SIMD_ENABLED");
+  CHECK(idle_switches({"PARLEY_TUNABLEOP_MY_BLSA_ENABLED"}, w[1].kernels()).empty());
+  CHECK(unknown_variables({"PARLEY_TUNABLEOP_MY_BLSA_ENABLED"}).empty());
+  const auto misspelt = unknown_variables({"PARLEY_TUNABLEOP_ICACHE_FLUS_ENABLED"});
+  REQUIRE(misspelt.size() == 1);
+  CHECK(misspelt[0].ends_with("PARLEY_TUNABLEOP_ICACHE_FLUSH_ENABLED"));
+}
+
+TEST_CASE("a variable that switches a family and is neither 0 nor 1 is an error, or a warning if it is PyTorch's") {
+  const auto wrong = [] { static_cast<void>(heed({{"PARLEY_TUNABLEOP_SIMD_ENABLED", "yes"}})); };
+  CHECK_THROWS_WITH_AS(wrong(), doctest::Contains("PARLEY_TUNABLEOP_SIMD_ENABLED=yes: must be 0 or 1"), failure);
+  const auto warnings = heed({{"PYTORCH_TUNABLEOP_OTHER_ENABLED", "no"}}).warnings;
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("PYTORCH_TUNABLEOP_OTHER_ENABLED=no: must be 0 or 1") != std::string::npos);
+  CHECK(heed({{"PARLEY_TUNABLEOP_SIMD_ENABLED", ""}}).warnings.empty());
 }

@@ -255,6 +255,48 @@ TEST_CASE("a world of another size uses results of kernels, and no other results
   CHECK(elsewhere.remembered().entries().empty());
 }
 
+TEST_CASE("results of a file in which only soft validators differ are used as thin, after those of all other files") {
+  memory_storage disk;
+  disk.files["r0.csv"] = "Validator,A,1\nValidator,LIB,1.0\nx/0>1,1KiB,direct,1\nx/0>1,2KiB,put,2\n";
+  const std::vector<tuning::validator> now{{"A", "1"}, {"LIB", "1.1"}};
+  disk.files[variant_name("r0.csv", now)] = "Validator,A,1\nValidator,LIB,1.1\nx/0>1,1KiB,get,0.5\n";
+  const results_store hard(&disk, {.path = "r.csv", .validators = now});
+  CHECK(hard.remembered().find("x/0>1", "2KiB") == nullptr);
+  const results_store store(&disk, {.path = "r.csv", .validators = now, .soft = {"LIB", "OTHER"}});
+  REQUIRE(store.remembered().find("x/0>1", "2KiB") != nullptr);
+  CHECK(store.remembered().find("x/0>1", "2KiB")->solution == "put");
+  CHECK(store.remembered().find("x/0>1", "2KiB")->thin);
+  CHECK(store.remembered().find("x/0>1", "1KiB")->solution == "get");
+  CHECK_FALSE(store.remembered().find("x/0>1", "1KiB")->thin);
+  REQUIRE(store.warnings().size() == 1);
+  CHECK(store.warnings()[0].find("validator LIB is 1.0 in the file and 1.1 here; PARLEY_SOFT_VALIDATORS") !=
+        std::string::npos);
+  // They do not become results of this version until they are decided again.
+  results_store writer(&disk, {.path = "r.csv", .validators = now, .soft = {"LIB"}});
+  tuning::results_file known;
+  for (const auto& v : now) REQUIRE(known.add(v));
+  for (const auto& e : writer.remembered().entries()) REQUIRE(known.add(e));
+  REQUIRE(known.add(tuning::result_entry{"x/0>1", "4KiB", "direct", 3}));
+  REQUIRE(writer.add(known, {}));
+  const std::string& written = disk.files.at(variant_name("r0.csv", now));
+  CHECK(written.find("4KiB") != std::string::npos);
+  CHECK(written.find("2KiB") == std::string::npos);
+  const results_store other(&disk, {.path = "r.csv", .validators = {{"A", "2"}, {"LIB", "1.1"}}, .soft = {"LIB"}});
+  CHECK(other.remembered().entries().empty());
+  disk.files["r0.csv"] = "Validator,A,1\nx/0>1,2KiB,put,2\n";  // the file lacks the validator
+  const results_store lacking(&disk, {.path = "r.csv", .validators = now, .soft = {"LIB"}});
+  CHECK(lacking.remembered().find("x/0>1", "2KiB") != nullptr);
+}
+
+TEST_CASE("a file of kernels that is for worlds of all sizes is read without a warning") {
+  memory_storage disk;
+  disk.files["r.csv"] = "Validator,A,1\nscale,n=8,fast,1\n";
+  const results_store store(&disk, {.path = "r.csv", .ordinal = 3, .validators = {{"A", "1"}, {"PARLEY_WORLD", "4"}}});
+  CHECK(store.warnings().empty());
+  REQUIRE(store.remembered().find("scale", "n=8") != nullptr);
+  CHECK(store.remembered().find("scale", "n=8")->solution == "fast");
+}
+
 TEST_CASE("a results path that is a device or a folder is refused, and /dev/null means no results") {
   transports::file_storage disk;
   const scratch_folder folder;

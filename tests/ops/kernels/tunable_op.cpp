@@ -111,16 +111,17 @@ TEST_CASE("the first call of a kernel with a new key finds the fastest implement
   scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("blocked(rows=64)", 600'000, ran),
                                  right("slow", 5'000'000, ran)}));
   scale_numbers(clock, op);
-  CHECK(ran["slow"] == 3);  // its probe, after which it is dropped
-  CHECK(ran["plain"] == 3 + 5);
-  CHECK(ran["blocked(rows=64)"] == 3 + 5 + 1);
+  CHECK(ran["slow"] == 3);       // its probe, after which it is dropped
+  CHECK(ran["plain"] == 3 + 3);  // after three turns it has lost
+  // Its five turns begin with two runs that do not count. The last run is the caller's.
+  CHECK(ran["blocked(rows=64)"] == 3 + 5 * (2 + 1) + 1);
   const counts before = ran;
   const time_ns began = clock.now();
   scale_numbers(clock, op);
   CHECK(clock.now() - began == 600'000);
   CHECK(ran["plain"] == before.at("plain"));
   scale_numbers(clock, op, 9);  // another key
-  CHECK(ran["plain"] == before.at("plain") + 3 + 5);
+  CHECK(ran["plain"] == before.at("plain") + 3 + 3);
   const std::vector<tuning::result_entry> expected{{"scale", "n=8", "blocked(rows=64)", 0.6},
                                                    {"scale", "n=9", "blocked(rows=64)", 0.6}};
   CHECK(context.learned() == expected);
@@ -156,7 +157,7 @@ TEST_CASE("a fast candidate that writes wrong numbers, or leaves the default's o
   scale_numbers(clock, op);
   CHECK(op.id_of(op.decision({}, {})) == "plain");  // nothing is decided for this other key
   CHECK(context.learned().at(0).solution == "blocked");
-  CHECK(ran["lazy"] == 3 + 1);
+  CHECK(ran["lazy"] == 100 + 1);  // 1 ms of its probe, and its check
   const auto& log = context.log();
   const auto told = [&](const char* what) {
     return std::any_of(log.begin(), log.end(), [&](const auto& l) { return l.find(what) != l.npos; });
@@ -191,6 +192,36 @@ TEST_CASE("a kernel whose numeric check is impossible keeps its default, and war
   CHECK(ran["other"] == 0);
   REQUIRE(context.warnings().size() == 1);
   CHECK(context.warnings()[0].find("kernel scale: NUMERICAL_CHECK is on") == 0);
+}
+
+TEST_CASE(
+    "an implementation that returns a status other than 0 is left out, and the caller learns that of the default") {
+  enum class vendor_status { success, not_supported = 7 };
+  virtual_time clock;
+  tunable_context context(clock, nullptr, quick());
+  int runs = 0;
+  vendor_status of_default = vendor_status::success;
+  tunable_op<void(int&)> op(context, {.name = "scale",
+                                      .implementations = {{"plain", [&](int& n) { return ++n, of_default; }},
+                                                          {"vendor", [](int&) { return vendor_status::not_supported; }},
+                                                          {"code", [](int&) { return 1; }},
+                                                          {"void", [&](int& n) { ++n, ++runs; }}}});
+  int n = 0;
+  op(n);
+  CHECK(runs > 0);
+  REQUIRE(context.warnings().size() == 2);
+  CHECK(context.warnings()[0] ==
+        "kernel scale, all: vendor is left out: it throws: unavailable: kernel scale: vendor returned status 7");
+  CHECK(context.warnings()[1].ends_with("code returned status 1"));
+  context.enable_tunable_op(false);
+  of_default = vendor_status::not_supported;
+  const auto call = [&] { op(n); };
+  CHECK_THROWS_WITH_AS(call(), "unavailable: kernel scale: plain returned status 7", failure);
+  using bare = vendor_status (*)(int&);
+  const auto make = [&] {
+    const tunable_op<void(int&)> none(context, {.name = "none", .implementations = {{"plain", bare{nullptr}}}});
+  };
+  CHECK_THROWS_WITH_AS(make(), doctest::Contains("kernel none: plain has no function"), failure);
 }
 
 TEST_CASE("a candidate that throws is left out with its reason, and the caller gets an exception of the default") {
@@ -374,8 +405,28 @@ TEST_CASE("a call during the tuning of its key runs the default") {
     co_await when_all(o(i, x), o(i, y));
   };
   run(clock, both(op, in, a, b));
-  CHECK(ran["plain"] == 3 + 5 + 1);
+  CHECK(ran["plain"] == 3 + 3 + 1);
   CHECK(a == b);
+}
+
+TEST_CASE("a call whose time runs out while it tunes leaves its key undecided, and leaves no implementation out") {
+  // Waits that end with the call, unlike `compute`. The default loses after 12 ms.
+  virtual_time clock;
+  tunable_context context(clock, nullptr, quick());
+  const auto waits = [](std::chrono::nanoseconds span) -> task<> { co_await sleep_for(span); };
+  tunable_op<task<>()> op(context, {.name = "waiting",
+                                    .implementations = {{"slow", [waits] { return waits(1ms); }},
+                                                        {"fast", [waits] { return waits(500us); }}}});
+  for (const time_ns limit_ns : {2_ms, 7_ms, 12_ms, 13_ms, 14_ms}) {
+    scope limited(clock, {.deadline = clock.deadline_in(limit_ns)});
+    limited.spawn(op());
+    run_until(clock, [&] { return limited.running() == 0; });
+    CHECK(limited.cancelled() == errc::timeout);
+    CHECK(context.learned().empty());
+    CHECK(context.warnings().empty());
+  }
+  run(clock, op());
+  CHECK(context.learned().at(0).solution == "fast");
 }
 
 TEST_CASE("kernels that are plain functions are tuned in their call, and keep the default if no time passes") {
@@ -388,11 +439,12 @@ TEST_CASE("kernels that are plain functions are tuned in their call, and keep th
                                                          {"second", [&](int by) { second += by; }}}});
   op(3);
   // Virtual time does not advance in these calls, so nothing can be measured, and the default stays.
-  CHECK(first == 3 * (3 + 5 + 1));
-  CHECK(second == 3 * (3 + 5));
+  const int runs = 3 + 5 * (1 + 1);
+  CHECK(first == 3 * (runs + 1));
+  CHECK(second == 3 * runs);
   CHECK(op.decision(3).winner == 0);
   op(2);
-  CHECK(first == 3 * (3 + 5 + 1) + 2);
+  CHECK(first == 3 * (runs + 1) + 2);
 }
 
 TEST_CASE("a rank writes its kernels' results into its results file, and reads them when it starts again") {
@@ -418,6 +470,44 @@ TEST_CASE("a rank writes its kernels' results into its results file, and reads t
   scale_op op(w[0].kernels(), scale_of({right("plain", 1'000'000, ran), right("fast", 500'000, ran)}));
   scale_numbers(w.clock, op);
   CHECK(ran == counts{{"plain", 0}, {"fast", 1}});
+}
+
+TEST_CASE("rules name the implementation that runs for a kernel's key, or exclude some") {
+  virtual_time clock;
+  counts ran;
+  auto o = quick();
+  o.rules = tuning::rule_file::parse("scale,n=8,slow\nscale,n=9,^f*\nscale,n=9,fast\nscale,n=10,nothing\nother,*,plain",
+                                     "rules.csv")
+                .value();
+  tunable_context context(clock, nullptr, std::move(o));
+  scale_op op(context,
+              scale_of({right("plain", 1'000'000, ran), right("fast", 10'000, ran), right("slow", 5'000'000, ran)}));
+  scale_numbers(clock, op, 8);
+  CHECK(ran == counts{{"plain", 0}, {"fast", 0}, {"slow", 1}});
+  std::vector<float> x(8), y(9), z(10);
+  CHECK(op.decision(x, x).why == "rules.csv:1 names it");
+  scale_numbers(clock, op, 9);
+  CHECK(ran["fast"] == 0);
+  CHECK(op.id_of(op.decision(y, y)) == "plain");
+  scale_numbers(clock, op, 10);
+  CHECK(op.id_of(op.decision(z, z)) == "fast");
+  REQUIRE(context.warnings().size() == 2);
+  CHECK(context.warnings()[0] ==
+        "kernel scale, n=9: rules.csv:3 names fast, which is not run, because rules.csv:2 excludes it");
+  CHECK(context.warnings()[1] == "kernel scale, n=10: rules.csv:4 names nothing, which is none of its implementations");
+}
+
+TEST_CASE("a remembered implementation whose family is switched off since does not run") {
+  virtual_time clock;
+  counts ran;
+  tunable_context context(clock, nullptr, quick());
+  tuning::results_file file;
+  REQUIRE(file.add(tuning::result_entry{"scale", "n=8", "wide", 0.01}));
+  context.remember(file);
+  context.enable_family("simd", false);
+  scale_op op(context, scale_of({right("plain", 1'000'000, ran), right("wide", 10'000, ran, "simd")}));
+  scale_numbers(clock, op);
+  CHECK(ran == counts{{"plain", 1}, {"wide", 0}});
 }
 
 TEST_CASE("a kernel without a choice is not tried: its first call runs the default once") {

@@ -53,6 +53,21 @@ TEST_CASE("the worked case makes 7 runs in the stated order, and 1 run at the ne
   }
 }
 
+TEST_CASE("the log holds warm-ups, and each process begins it anew") {
+  auto op = two_kernels::table();
+  op.warm_ups = 1;
+  two_kernels w(1, takes({2'500'000, 1'000'000}), takes({3'000'000, 1'000'000, 2'000'000}), op);
+  w.disk[0].files[".autotune_logs/rank-0.log"] = "[rank-0] of an earlier job\n";
+  call_all(w, with_key(w, 8));
+  CHECK(w.log(0).find("earlier job") == std::string::npos);
+  CHECK(w.log(0).find("func: kernel-0 | key: {n=8} | config-id: 1 | config: {config_1} | warmup-iter: 0\n") !=
+        std::string::npos);
+  const std::string before = w.log(0);
+  call_all(w, with_key(w, 9));
+  CHECK(w.log(0).starts_with(before));
+  CHECK(w.log(0).size() > before.size());
+}
+
 TEST_CASE("the log holds each step, its averages and the best config, byte for byte") {
   two_kernels w(1, takes({2'500'000, 1'000'000}), takes({3'000'000, 1'000'000, 2'000'000}));
   call_all(w, with_key(w, 8));

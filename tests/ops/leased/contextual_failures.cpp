@@ -45,6 +45,8 @@ TEST_CASE("a config that fails on one rank is excluded on all, and a config that
     CHECK(w.ran_0[n - 1].order == order{0, 0, 1, 0, 0, 0, 0, 0});
     CHECK(w.log(n - 1).find("config-id: 1 | config: {config_1} | measure-iter: 1 | config-1 average latency: inf ms") !=
           std::string::npos);
+    CHECK(w.log(n - 1).find("config-id: 1 | config: {config_1} | failed: throws: unavailable: out of registers\n") !=
+          std::string::npos);
     REQUIRE(w[n - 1].kernels().warnings().size() == 1);
     CHECK(w[n - 1].kernels().warnings()[0].find("config config_1 throws: unavailable: out of registers") !=
           std::string::npos);

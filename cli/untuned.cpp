@@ -1,0 +1,97 @@
+#include <parley/cli/untuned.hpp>
+
+#include <parley/offline_tuning.hpp>
+#include <parley/ops/job/results_store.hpp>
+#include <parley/run.hpp>
+#include <parley/transports/files/file_storage.hpp>
+#include <parley/tuning/results/results.hpp>
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace parley::cli {
+
+namespace json = boost::json;
+
+namespace {
+
+void print(const ops::offline_report& all, output_format format) {
+  if (format == output_format::json) {
+    json::array left_out(all.left_out.begin(), all.left_out.end());
+    const json::object document{{"tuned", all.tuned}, {"known", all.known}, {"left_out", std::move(left_out)}};
+    std::puts(json::serialize(document).c_str());
+    return;
+  }
+  for (const std::string& each : all.left_out) std::fprintf(stderr, "parley: %s\n", each.c_str());
+  fmt::print("{} tuned, {} known before, {} left out\n", all.tuned, all.known, all.left_out.size());
+}
+
+/// Adds the results to the file that the ranks of all jobs read, whatever their number.
+void publish(ops::rank& self) {
+  const std::string& of_rank = self.settings().results_path;
+  const std::string& path = of_rank.empty() ? self.kernels().settings().file : of_rank;
+  const tuning::results_file all = self.kernels().get_tuning_results();
+  tuning::results_file kernels;
+  for (const tuning::validator& v : ops::without_world(all.validators())) static_cast<void>(kernels.add(v));
+  for (const tuning::result_entry& e : all.entries()) {
+    if (e.is_of_kernel() && !e.pins_default()) static_cast<void>(kernels.add(e));
+  }
+  transports::file_storage disk;
+  if (!disk.place_for_files(path)) return;
+  const auto kept = ops::keep_results(disk, path, kernels);
+  if (!kept) return;  // the rank has its own file, or has said why not
+  for (const std::string& w : kept->warnings) std::fprintf(stderr, "parley: warning: %s\n", w.c_str());
+}
+
+/// True if the job has written its results.
+bool were_kept(const std::string& path) {
+  transports::file_storage disk;
+  const auto mine = disk.read(tuning::name_with_ordinal(path, 0));
+  if (!mine) std::fprintf(stderr, "parley: no results were kept: %s\n", mine.reason().what().c_str());
+  return static_cast<bool>(mine);
+}
+
+}  // namespace
+
+int tune_untuned(const untuned_options& o) {
+  constexpr int status_left_out = 1, status_unreadable = 2;
+  // An option overrides the environment.
+  if (o.no_results || !o.results_path.empty()) ::setenv("PARLEY_RESULTS", o.results_path.c_str(), 1);
+  int status = 0;
+  const int ended = ops::run([&](ops::job& here) {
+    if (here.self().world_size() != 1)
+      runtime::raise(
+          {runtime::errc::bad_argument,
+           "tune --untuned times with all processors of a host: start it without `parley run`, once per host"});
+    ops::offline_report all;
+    const auto say = [&](std::size_t done, std::size_t of, const std::string& what) {
+      if (o.format == output_format::json || what.empty()) return;
+      fmt::print("[{}/{}] {}\n", done, of, what);
+      std::fflush(stdout);
+    };
+    for (const std::string& file : o.files) {
+      auto report = ops::tune_in_file(here.self().kernels(), file, say);
+      if (!report) {
+        std::fprintf(stderr, "parley: %s\n", report.reason().what().c_str());
+        status = status_unreadable;
+        continue;
+      }
+      all.tuned += report->tuned;
+      all.known += report->known;
+      all.left_out.insert(all.left_out.end(), report->left_out.begin(), report->left_out.end());
+    }
+    if (!here.self().settings().no_results) publish(here.self());
+    print(all, o.format);
+    if (status == 0 && !all.left_out.empty()) status = status_left_out;
+  });
+  if (ended != 0) return ended;
+  if (!o.results_path.empty() && !were_kept(o.results_path)) return status_left_out;
+  return status;
+}
+
+}  // namespace parley::cli

@@ -1,0 +1,39 @@
+#pragma once
+/// Tunes what an earlier run of a program has listed, without the program: record, tune, use.
+///
+///     PARLEY_TUNABLEOP_ENABLED=1 PARLEY_TUNABLEOP_TUNING=0 PARLEY_TUNABLEOP_RECORD_UNTUNED=1 ./program     # writes tunableop_untuned0.csv
+///     parley tune --untuned tunableop_untuned0.csv --results results.csv
+///     PARLEY_TUNABLEOP_ENABLED=1 PARLEY_RESULTS=results.csv ./program                                       # tries nothing
+///
+/// In a program: `tune_in_file(self.kernels(), "tunableop_untuned0.csv")`, before the program makes a `gemm` of its own: both need its
+/// names. It knows the multiplications of parley/gemm.hpp, in files of
+/// parley or PyTorch. Operands are random numbers in [-1, 1), alpha is 1 and beta 0. A line with a kernel of the program's own is left out:
+/// only the program can call it.
+#include <parley/tunable_context.hpp>
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace parley::ops {
+
+struct offline_report {
+  std::size_t tuned = 0;              ///< have a result now
+  std::size_t known = 0;              ///< had one before: a run that was interrupted goes on where it was
+  std::vector<std::string> left_out;  ///< a sentence for each line that could not be tuned
+};
+
+/// Called after each line with a sentence about it, which is empty if the line was left out.
+using offline_progress = std::function<void(std::size_t done, std::size_t all, const std::string& what)>;
+
+/// Tunes each line `op,key` of `text`, which comes from a file `name`. Tunable ops and tuning are on meanwhile. Throws `bad_argument` if the
+/// environment switches one of them off.
+offline_report tune_lines(tunable_context& kernels, std::string_view text, const std::string& name,
+                          const offline_progress& on_progress = {});
+/// As `tune_lines`. `unavailable` or `io`: the file cannot be read, or the context has no disk.
+runtime::result<offline_report> tune_in_file(tunable_context& kernels, const std::string& name,
+                                             const offline_progress& on_progress = {});
+
+}  // namespace parley::ops

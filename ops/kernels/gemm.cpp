@@ -1,0 +1,345 @@
+#include <parley/gemm.hpp>
+
+#include <parley/ops/kernels/blas_libraries.hpp>
+#include <parley/ops/kernels/blocked_gemm.hpp>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <utility>
+#include <vector>
+
+namespace parley::ops {
+
+using runtime::bf16;
+using runtime::errc;
+using tuning::kernel_key;
+
+namespace {
+
+template <class T>
+constexpr const char* type_name = "float";
+template <>
+constexpr const char* type_name<double> = "double";
+template <>
+constexpr const char* type_name<bf16> = "BFloat16";
+
+std::string text_of(std::size_t n) { return std::to_string(n); }
+
+/// The smallest leading dimensions, in column-major order.
+struct smallest {
+  template <class T>
+  explicit smallest(const gemm_call<T>& c) : smallest(c.m, c.n, c.k, c.trans_a, c.trans_b) {}
+  smallest(std::size_t m, std::size_t n, std::size_t k, bool trans_a, bool trans_b)
+      : lda(std::max<std::size_t>(trans_a ? k : m, 1)), ldb(std::max<std::size_t>(trans_b ? n : k, 1)),
+        ldc(std::max<std::size_t>(m, 1)) {}
+  std::size_t lda, ldb, ldc;
+};
+
+/// The same multiplication in column-major order, with all leading dimensions and strides.
+template <class T>
+gemm_call<T> in_full(const gemm_call<T>& given) {
+  gemm_call<T> c = given;
+  if (c.order == matrix_order::row_major) {
+    std::swap(c.m, c.n);
+    std::swap(c.a, c.b);
+    std::swap(c.lda, c.ldb);
+    std::swap(c.stride_a, c.stride_b);
+    std::swap(c.trans_a, c.trans_b);
+    c.order = matrix_order::column_major;
+  }
+  const smallest least(c);
+  if (c.lda == 0) c.lda = least.lda;
+  if (c.ldb == 0) c.ldb = least.ldb;
+  if (c.ldc == 0) c.ldc = least.ldc;
+  if (c.stride_a == 0) c.stride_a = c.lda * (c.trans_a ? c.m : c.k);
+  if (c.stride_b == 0) c.stride_b = c.ldb * (c.trans_b ? c.k : c.n);
+  if (c.stride_c == 0) c.stride_c = c.ldc * c.n;
+  return c;
+}
+
+template <class T>
+bool is_of_same_sizes(const gemm_call<T>& a, const gemm_call<T>& b) {
+  return a.m == b.m && a.n == b.n && a.k == b.k && a.trans_a == b.trans_a && a.trans_b == b.trans_b && a.lda == b.lda &&
+         a.ldb == b.ldb && a.ldc == b.ldc && a.batch == b.batch && a.stride_a == b.stride_a &&
+         a.stride_b == b.stride_b && a.stride_c == b.stride_c && a.order == b.order && a.bias.empty() == b.bias.empty();
+}
+
+// ---- checks
+
+[[noreturn]] void refuse(const std::string& what) { runtime::raise({errc::bad_argument, "gemm: " + what}); }
+
+/// The elements of a matrix, or of all of a batch.
+std::size_t elements(const char* name, std::size_t rows, std::size_t columns, std::size_t leading, std::size_t batch,
+                     std::size_t stride) {
+  if (leading < rows)
+    refuse(std::string("the leading dimension of ") + name + " is " + text_of(leading) + ", but it must be at least " +
+           text_of(rows));
+  if (rows == 0 || columns == 0 || batch == 0) return 0;
+  std::size_t before_last = 0, all = (columns - 1) * leading + rows;  // both sizes are less than 2^31
+  if (__builtin_mul_overflow(batch - 1, stride, &before_last) || __builtin_add_overflow(all, before_last, &all))
+    refuse(std::string(name) + " would have more elements than there can be");
+  return all;
+}
+
+template <class T>
+gemm_memory memory_of(const gemm_call<T>& c, matrix_order given) {
+  for (const std::size_t size : {c.m, c.n, c.k, c.lda, c.ldb, c.ldc})
+    if (size > INT_MAX) refuse("sizes and leading dimensions must be less than 2^31");
+  const bool swapped = given == matrix_order::row_major;
+  gemm_memory needs;
+  needs.a = elements(swapped ? "B" : "A", c.trans_a ? c.k : c.m, c.trans_a ? c.m : c.k, c.lda, c.batch, c.stride_a);
+  needs.b = elements(swapped ? "A" : "B", c.trans_b ? c.n : c.k, c.trans_b ? c.k : c.n, c.ldb, c.batch, c.stride_b);
+  needs.c = elements("C", c.m, c.n, c.ldc, c.batch, c.stride_c);
+  return needs;
+}
+
+void check_has(const char* name, std::size_t has, std::size_t needs) {
+  if (has < needs) [[unlikely]]
+    refuse(std::string(name) + " has " + text_of(has) + " elements, but this multiplication needs " + text_of(needs));
+}
+
+/// True if one matrix C of a batch has elements of another. They may follow each other, or lie side by side between the columns.
+template <class T>
+bool overlaps_itself(const gemm_call<T>& c) {
+  if (c.m == 0 || c.n == 0) return false;
+  const bool follow = c.stride_c >= c.ldc * (c.n - 1) + c.m;
+  const bool side_by_side = c.stride_c >= c.m && (c.batch - 1) <= (c.ldc - c.m) / c.stride_c;
+  return !follow && !side_by_side;
+}
+
+template <class T>
+void check(const gemm_call<T>& c, const gemm_memory& needs, matrix_order given) {
+  const bool swapped = given == matrix_order::row_major;
+  check_has(swapped ? "B" : "A", c.a.size(), needs.a);
+  check_has(swapped ? "A" : "B", c.b.size(), needs.b);
+  check_has("C", c.c.size(), needs.c);
+  if (c.batch > 1 && overlaps_itself(c)) refuse("the C of one batch overlaps the next one");
+  if (!c.bias.empty() && c.bias.size() != c.m)
+    refuse("the bias has " + text_of(c.bias.size()) + " elements, but it must have " + text_of(c.m));
+}
+
+// ---- implementations
+
+template <class T>
+void add_bias(const gemm_call<T>& c, T* out) {
+  for (std::size_t j = 0; j < c.n; ++j)
+    for (std::size_t i = 0; i < c.m; ++i) out[j * c.ldc + i] += c.bias[i];
+}
+
+template <class T>
+void multiply_by(blas_library& by, unsigned threads, const gemm_call<T>& c) {
+  for (std::size_t i = 0; i < c.batch; ++i) {
+    T* const out = c.c.data() + i * c.stride_c;
+    by.multiply({c.trans_a, c.trans_b, static_cast<int>(c.m), static_cast<int>(c.n), static_cast<int>(c.k), c.alpha,
+                 c.a.data() + i * c.stride_a, static_cast<int>(c.lda), c.b.data() + i * c.stride_b,
+                 static_cast<int>(c.ldb), c.beta, out, static_cast<int>(c.ldc)},
+                threads);
+    if (!c.bias.empty()) add_bias(c, out);
+  }
+}
+
+/// Room for the operands of a `bf16` call as `float`.
+struct wide_operands {
+  std::vector<float> a, b, c, bias;
+};
+
+std::span<const float> widen(std::span<const bf16> from, std::vector<float>& into) {
+  into.assign(from.begin(), from.end());
+  return into;
+}
+
+void multiply_by(blas_library& by, unsigned threads, const gemm_call<bf16>& call, wide_operands& wide) {
+  gemm_call<float> c{
+      .m = call.m, .n = call.n, .k = call.k, .trans_a = call.trans_a, .trans_b = call.trans_b, .alpha = call.alpha};
+  c.a = widen(call.a, wide.a);
+  c.b = widen(call.b, wide.b);
+  c.bias = widen(call.bias, wide.bias);
+  if (call.beta != 0) widen(call.c, wide.c);
+  wide.c.resize(call.c.size());
+  c.c = wide.c;
+  c.lda = call.lda, c.ldb = call.ldb, c.ldc = call.ldc;
+  c.beta = call.beta;
+  c.batch = call.batch, c.stride_a = call.stride_a, c.stride_b = call.stride_b, c.stride_c = call.stride_c;
+  multiply_by(by, threads, c);
+  for (std::size_t i = 0; i < call.batch; ++i)
+    for (std::size_t j = 0; j < call.n; ++j) {
+      const std::size_t at = i * call.stride_c + j * call.ldc;
+      std::copy_n(wide.c.begin() + static_cast<std::ptrdiff_t>(at), call.m,
+                  call.c.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+}
+
+template <class T>
+using kernel_of = tunable_op<void(const gemm_call<T>&)>;
+template <class T>
+using implementations_of = std::vector<typename kernel_of<T>::implementation>;
+
+/// 1, 2, 4, … and the number of usable processors; the largest first.
+std::vector<unsigned> thread_counts() {
+  const unsigned most = usable_processors();
+  std::vector<unsigned> counts{most};
+  for (unsigned n = 1; n < most; n *= 2) counts.push_back(n);
+  return counts;
+}
+
+template <class T>
+implementations_of<T> all_implementations(const std::shared_ptr<wide_operands>& wide) {
+  implementations_of<T> all;
+  for (blas_library* const by : blas_libraries()) {
+    if (std::is_same_v<T, double> && !by->has_doubles()) continue;
+    for (const unsigned threads : thread_counts()) {
+      typename kernel_of<T>::implementation one;
+      one.id = by->name() + "(threads=" + text_of(threads) + ")";
+      one.family = by->name();
+      if constexpr (std::is_same_v<T, bf16>) {
+        one.run = [by, threads, wide](const gemm_call<T>& c) { multiply_by(*by, threads, c, *wide); };
+      } else {
+        one.run = [by, threads](const gemm_call<T>& c) { multiply_by(*by, threads, c); };
+      }
+      all.push_back(std::move(one));
+    }
+  }
+  all.push_back({.id = "blocked", .run = &multiply_blocked<T>, .family = "blocked"});
+  return all;
+}
+
+// ---- names and keys
+
+enum class gemm_kind : std::uint8_t { plain, batched, with_bias };
+
+template <class T>
+gemm_kind kind_of(const gemm_call<T>& c) {
+  if (c.batch != 1) return gemm_kind::batched;
+  return c.bias.empty() ? gemm_kind::plain : gemm_kind::with_bias;
+}
+
+template <class T>
+kernel_key key_of(const gemm_call<T>& c) {
+  return {{"m", c.m}, {"n", c.n}, {"k", c.k}, {"lda", c.lda}, {"ldb", c.ldb}, {"ldc", c.ldc}, {"batch", c.batch}};
+}
+
+/// The texts of a key as TunableOp writes it: the first one is written, and all are looked up.
+std::vector<std::string> texts_of(const kernel_key& key, bool trans_a, bool trans_b) {
+  std::array<std::size_t, 7> n{};
+  std::transform(key.begin(), key.end(), n.begin(), [](const tuning::kernel_parameter& p) { return p.number; });
+  const auto [m, columns, k, lda, ldb, ldc, batch] = n;
+  std::string sizes = std::string(trans_a ? "t" : "n") + (trans_b ? "t" : "n") + "_" + text_of(m) + "_" +
+                      text_of(columns) + "_" + text_of(k);
+  if (batch != 1) sizes += "_B_" + text_of(batch);
+  std::string all = sizes + "_ld_" + text_of(lda) + "_" + text_of(ldb) + "_" + text_of(ldc);
+  const smallest least(m, columns, k, trans_a, trans_b);
+  if (lda != least.lda || ldb != least.ldb || ldc != least.ldc) return {std::move(all)};
+  return {std::move(sizes), std::move(all)};
+}
+
+template <class T>
+kernel_outputs outputs_of(const gemm_call<T>& c) {
+  const bool has_gaps = c.ldc != c.m || (c.batch > 1 && c.stride_c != c.ldc * c.n);
+  // What lies between columns must stay, so it is restored like an output that is read.
+  return c.beta != gemm_scalar<T>{} || has_gaps ? kernel_outputs::updated(c.c) : kernel_outputs(c.c);
+}
+
+}  // namespace
+
+template <class T>
+struct gemm<T>::state {
+  explicit state(tunable_context& c) : context(c) {
+    for (const auto& each : all_implementations<T>(wide)) ids.push_back(each.id);
+  }
+  /// TunableOp has a name for each kind and each pair of layouts, so each of them is a kernel by itself.
+  kernel_of<T>& kernel(const gemm_call<T>& c) {
+    auto& mine = kernels[(static_cast<std::size_t>(kind_of(c)) * 2 + (c.trans_a ? 1 : 0)) * 2 + (c.trans_b ? 1 : 0)];
+    if (mine == nullptr) mine = make(kind_of(c), c.trans_a, c.trans_b);
+    return *mine;
+  }
+  std::unique_ptr<kernel_of<T>> make(gemm_kind kind, bool trans_a, bool trans_b) {
+    static constexpr const char* names[] = {"GemmTunableOp_", "GemmStridedBatchedTunableOp_", "GemmAndBiasTunableOp_"};
+    return std::make_unique<kernel_of<T>>(
+        context, typename kernel_of<T>::options{
+                     .name = std::string(names[static_cast<std::size_t>(kind)]) + type_name<T> + "_" +
+                             (trans_a ? "T" : "N") + (trans_b ? "T" : "N"),
+                     .key = key_of<T>,
+                     .implementations = all_implementations<T>(wide),
+                     .outputs = outputs_of<T>,
+                     .key_texts = [trans_a, trans_b](const kernel_key& k) { return texts_of(k, trans_a, trans_b); }});
+  }
+  /// What the latest call has found out about its sizes. Programs repeat them.
+  struct known {
+    gemm_call<T> given{};
+    gemm_call<T> full{};
+    gemm_memory needs{};
+    kernel_of<T>* by = nullptr;
+    kernel_entry* entry = nullptr;
+  };
+  tunable_context& context;
+  std::shared_ptr<wide_operands> wide = std::make_shared<wide_operands>();  // one for all: only one runs at a time
+  std::vector<std::string> ids;
+  known latest{};
+  std::array<std::unique_ptr<kernel_of<T>>, 12> kernels{};
+};
+
+template <class T>
+gemm<T>::gemm(tunable_context& context) : state_(std::make_unique<state>(context)) {}
+template <class T>
+gemm<T>::gemm(gemm&&) noexcept = default;
+template <class T>
+gemm<T>::~gemm() = default;
+
+template <class T>
+void gemm<T>::operator()(const gemm_call<T>& given) {
+  auto& latest = state_->latest;
+  if (latest.by == nullptr || !is_of_same_sizes(given, latest.given)) {
+    const gemm_call<T> full = in_full(given);
+    const gemm_memory needs = memory_of(full, given.order);
+    if (full.m == 0 || full.n == 0 || full.batch == 0) return;
+    kernel_of<T>& by = state_->kernel(full);
+    latest = {given, full, needs, &by, &by.entry(full)};
+  }
+  gemm_call<T> call = latest.full;
+  const bool swapped = given.order == matrix_order::row_major;
+  call.alpha = given.alpha;
+  call.beta = given.beta;
+  call.a = swapped ? given.b : given.a;
+  call.b = swapped ? given.a : given.b;
+  call.c = given.c;
+  call.bias = given.bias;
+  check(call, latest.needs, given.order);
+  call.a = call.a.first(latest.needs.a);
+  call.b = call.b.first(latest.needs.b);
+  call.c = call.c.first(latest.needs.c);
+  // Not all libraries take a product of nothing, which only scales C, and they differ about NaN in it.
+  if (call.k == 0 || call.alpha == 0) return multiply_blocked(call);
+  latest.by->call(*latest.entry, call);
+}
+
+template <class T>
+const kernel_entry& gemm<T>::decision(const gemm_call<T>& given) {
+  const gemm_call<T> call = in_full(given);
+  return state_->kernel(call).decision(call);
+}
+
+template <class T>
+const std::string& gemm<T>::runs(const gemm_call<T>& given) {
+  const gemm_call<T> call = in_full(given);
+  kernel_of<T>& kernel = state_->kernel(call);
+  return kernel.id_of(kernel.decision(call));
+}
+
+template <class T>
+gemm_memory gemm<T>::needs(const gemm_call<T>& given) {
+  gemm_memory all = memory_of(in_full(given), given.order);
+  if (given.order == matrix_order::row_major) std::swap(all.a, all.b);
+  return all;
+}
+
+template <class T>
+const std::vector<std::string>& gemm<T>::implementations() const noexcept {
+  return state_->ids;
+}
+
+template class gemm<float>;
+template class gemm<double>;
+template class gemm<bf16>;
+
+}  // namespace parley::ops

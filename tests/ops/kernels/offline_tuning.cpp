@@ -1,0 +1,103 @@
+#include <parley/gemm.hpp>
+#include <parley/offline_tuning.hpp>
+#include <parley/ops/kernels/blas_libraries.hpp>
+#include <parley/runtime/time/virtual_time.hpp>
+
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+using namespace parley;
+using namespace parley::ops;
+using namespace parley::runtime;
+
+namespace {
+
+tunable_context::options quick() {
+  tunable_context::options o;
+  o.mine.rotating_buffer_bytes = 0;
+  o.mine.max_tuning_iterations = 1;
+  return o;
+}
+
+constexpr const char* four = "GemmTunableOp_float_NT,nt_8_6_4\n"
+                             "GemmStridedBatchedTunableOp_double_TN,tn_8_6_4_B_3\n"
+                             "\r\n"
+                             "GemmAndBiasTunableOp_BFloat16_NN,nn_8_6_4_ld_8_4_10\n"
+                             "GemmTunableOp_float_NT,nt_8_6_4\n"
+                             "GemmTunableOp_float_TT,tt_3_3_3_ld_3_3_3\n";
+
+}  // namespace
+
+TEST_CASE("each listed multiplication is tuned once, of all kinds and types, and none a second time") {
+  virtual_time clock;
+  tunable_context kernels(clock, nullptr, quick());
+  std::vector<std::string> said;
+  const auto note = [&](std::size_t done, std::size_t all, const std::string& what) {
+    CHECK(all == 4);
+    CHECK(done == said.size() + 1);
+    said.push_back(what);
+  };
+  const offline_report first = tune_lines(kernels, four, "untuned.csv", note);
+  CHECK(first.known == 0);
+  CHECK(first.tuned + first.left_out.size() == 4);
+  if (!blas_libraries().empty()) CHECK(first.tuned == 4);
+  REQUIRE(said.size() == 4);
+  CHECK(said[1].starts_with("GemmStridedBatchedTunableOp_double_TN tn_8_6_4_B_3: "));
+  CHECK_FALSE(kernels.is_tunable_op_enabled());  // as before
+
+  tunable_context later(clock, nullptr, quick());
+  later.remember(kernels.get_tuning_results());
+  const offline_report second = tune_lines(later, four, "untuned.csv");
+  CHECK(second.tuned == 0);
+  CHECK(second.known == first.tuned);
+}
+
+TEST_CASE("lines that cannot be tuned are left out by number and reason, and the others are tuned") {
+  virtual_time clock;
+  tunable_context kernels(clock, nullptr, quick());
+  const std::string text = "Validator,PT_VERSION,2.2.0\n"
+                           "no comma\n"
+                           "scale,n=65536\n"
+                           "GemmTunableOp_Half_NN,nn_8_8_8\n"
+                           "GemmTunableOp_float_NN,nt_8_8_8\n"
+                           "GemmTunableOp_float_NN,nn_8_8\n"
+                           "GemmTunableOp_float_NN,nn_8_8_0\n"
+                           "GemmTunableOp_float_NN,nn_8_8_99999999999999999999\n"
+                           "GemmTunableOp_float_NN,nn_8_8_8_ld_7_8_8\n"
+                           "GemmTunableOp_float_NN,nn_2147483647_2147483647_1\n"
+                           "GemmStridedBatchedTunableOp_float_NN,nn_8_8_8_B_1\n"
+                           "GemmTunableOp_float_NN,nn_8_8_8_B_3\n"
+                           "GemmTunableOp_float_NN,nn_8_8_8,Default,0.5\n";
+  const offline_report report = tune_lines(kernels, text, "f.csv");
+  CHECK(report.tuned == (blas_libraries().empty() ? 0 : 1));
+  REQUIRE(report.left_out.size() == 12 - report.tuned);
+  CHECK(report.left_out[0] == "f.csv, line 2: `no comma` has no comma; a line is an op and a key, as in "
+                              "GemmTunableOp_float_NT,nt_25088_4096_64");
+  CHECK(report.left_out[1] ==
+        "f.csv, line 3: scale,n=65536 is left out: it is not an operation of parley's own; run its "
+        "program with tuning on");
+  CHECK(report.left_out[2] ==
+        "f.csv, line 4: GemmTunableOp_Half_NN,nn_8_8_8 is left out: there are no numbers of type Half on "
+        "processors");
+  for (std::size_t i = 3; i < 7; ++i) CHECK(report.left_out[i].ends_with("its key is not like nt_25088_4096_64"));
+  CHECK(report.left_out[7].ends_with("gemm: the leading dimension of A is 7, but it must be at least 8"));
+  CHECK(report.left_out[9].ends_with("a batch of one has the name GemmTunableOp_ in parley"));
+  CHECK(report.left_out[10].ends_with("its key is not like nt_25088_4096_64"));
+  CHECK(report.left_out[8].find("its matrices need 1759218604") != std::string::npos);
+}
+
+TEST_CASE("nothing is tuned if the environment forbids it, or if there is no file") {
+  virtual_time clock;
+  tunable_context::options o = quick();
+  o.environment = tuning::read_settings([](const std::string& name) -> std::optional<std::string> {
+                    if (name != "PARLEY_TUNABLEOP_TUNING") return std::nullopt;
+                    return "0";
+                  }).value();
+  tunable_context forbidden(clock, nullptr, o);
+  CHECK_THROWS_WITH_AS(tune_lines(forbidden, four, "f"), doctest::Contains("PARLEY_TUNABLEOP_TUNING"), failure);
+  tunable_context without_disk(clock, nullptr, quick());
+  CHECK(tune_in_file(without_disk, "f").code() == errc::unavailable);
+}
