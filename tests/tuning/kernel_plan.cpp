@@ -324,3 +324,31 @@ TEST_CASE("a key that a results line cannot hold is refused") {
   CHECK_THROWS_AS(
       (kernel_key{{"a", m}, {"b", m}, {"c", m}, {"d", m}, {"e", m}, {"f", m}, {"g", m}, {"h", m}, {"i", m}}), invalid);
 }
+
+TEST_CASE("on a device, the change of its clock over the rounds is taken out of the times") {
+  settings s;
+  s.max_tuning_duration_ms = 1;
+  kernel_plan trials(4, s, kernel_plan::checks::none, kernel_plan::place::device);
+  // The last one is surely slower than the others after a few turns. The clock is still fast then.
+  const std::vector<double> takes_ns{20'000, 19'000, 20'000, 21'500};
+  std::int64_t now_ns = 1;
+  std::size_t turns = 0, before = 9, of_last = 0, of_default = 0;
+  while (const auto step = trials.next()) {
+    if (step->what == act::timed && step->candidate != before) {
+      ++turns;
+      of_last += step->candidate == 3 ? 1 : 0;
+      of_default += step->candidate == 0 ? 1 : 0;
+    }
+    before = step->what == act::timed ? step->candidate : 9;
+    const double slower = 1 + 0.002 * static_cast<double>(turns);
+    const std::int64_t began_ns = now_ns;
+    now_ns += std::int64_t(takes_ns[step->candidate] * slower);
+    trials.ended(began_ns, now_ns);
+  }
+  CHECK(of_last < of_default);
+  const auto ratio = [&](std::size_t i) { return trials.result_of(i).time_ns / trials.result_of(0).time_ns; };
+  CHECK(ratio(1) == doctest::Approx(0.95).epsilon(0.01));
+  CHECK(ratio(2) == doctest::Approx(1).epsilon(0.01));
+  CHECK(ratio(3) == doctest::Approx(1.075).epsilon(0.01));
+  CHECK(trials.decide({}).winner == 1);
+}

@@ -11,11 +11,11 @@ namespace parley::tuning {
 
 guided_plan::guided_plan(std::vector<config_identity> candidates, const settings& limits, kernel_plan::checks c,
                          options o)
-    : candidates_(std::move(candidates)), limits_(limits), checks_(c),
+    : candidates_(std::move(candidates)), limits_(limits), checks_(c), where_(o.where),
       is_guided_(candidates_.size() > most_of_all && limits.max_search_duration_ms != 0), chance_(o.seed),
       seed_(o.seed), results_(candidates_.size()), known_(candidates_.size()) {
   if (!is_guided_) {
-    race_.emplace(candidates_.size(), limits_, checks_);
+    race_.emplace(candidates_.size(), limits_, checks_, where_);
     return;
   }
   forest_.emplace(candidates_);
@@ -63,7 +63,8 @@ void guided_plan::ended(std::int64_t began_ns, std::int64_t ended_ns) {
   constexpr double much = 0.25;
   const bool is_long = took_ns >= much * exploration_ns();
   if (runs_ > 1 || is_long) run_ns_ = std::min(run_ns_, took_ns);
-  const bool settled = ended_ns - began_ns_ >= kernel_plan::settling_ns || ended_ns == began_ns;
+  const std::int64_t settling_ns = where_ == kernel_plan::place::device ? 0 : kernel_plan::settling_ns;
+  const bool settled = ended_ns - began_ns_ >= settling_ns || ended_ns == began_ns;
   if (is_long || (runs_ > 1 && settled)) note(run_ns_);
 }
 
@@ -116,8 +117,9 @@ void guided_plan::plan_batch() {
   best_before_ = std::min(best_before_, best_log_);
   if (batches_without_gain_ > patience) return;
   forest_->learn(tried_, log_times_, seed_ + tried_.size());
-  propose_by_model(batch - at_random);
-  propose_at_random(at_random);
+  const std::size_t batch = std::max(smallest_batch, tried_.size() / batch_of_tried);
+  propose_by_model(batch - batch / at_random);
+  propose_at_random(batch / at_random);
 }
 
 // Looks at the neighbours of the best ones, which differ in one parameter, and at others at random. A candidate of which the model knows
@@ -183,7 +185,7 @@ void guided_plan::begin_race() {
   for (std::size_t i = 0; i < some; ++i) racing_.push_back(tried_[order[i]]);
   std::sort(racing_.begin(), racing_.end());
   for (const std::size_t c : racing_) raced_[c] = true;
-  race_.emplace(racing_.size(), limits_, checks_);
+  race_.emplace(racing_.size(), limits_, checks_, where_);
   if (some == 0) note_others();
 }
 

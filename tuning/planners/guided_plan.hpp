@@ -7,10 +7,10 @@
 ///
 /// With at most `most_of_all` implementations it is a `kernel_plan` of all of them. Otherwise it first explores: the default, the hints,
 /// some at random, and then again and again those that the model (time_forest.hpp) expects to be the fastest, or that it knows least
-/// about. An exploration lasts about `kernel_plan::settling_ns`, and at least two runs, because the first run is cold. Exploring ends when
-/// its part of `max_search_duration_ms` is over, by the clock, without the default; or when all were explored; or when the model has
-/// expected no faster one for a while. Then the best `finalists` and the default are compared by a `kernel_plan`, with its numerical check.
-/// If all finalists turn out to be wrong, the next best ones follow.
+/// about. An exploration has at least two runs, because the first run is cold, and on processors lasts about `kernel_plan::settling_ns`.
+/// Exploring ends when its part of `max_search_duration_ms` is over, by the clock, without the default; or when all were explored; or when
+/// the model has expected no faster one for a while. Then the best `finalists` and the default are compared by a `kernel_plan`, with its
+/// numerical check. If all finalists turn out to be wrong, the next best ones follow.
 ///
 /// An implementation that was not explored has no time; its detail says so. The plan reads no clock and is repeatable: the same times give
 /// the same trials.
@@ -35,6 +35,7 @@ class guided_plan {
   struct options {
     std::vector<std::size_t> hints{};  ///< candidates that were good elsewhere
     std::uint64_t seed = 1;
+    kernel_plan::place where = kernel_plan::place::processors;
   };
 
   guided_plan(std::vector<config_identity> candidates, const settings& limits, kernel_plan::checks c, options o);
@@ -52,10 +53,12 @@ class guided_plan {
 
  private:
   static constexpr std::size_t first_at_random = 24;
-  static constexpr std::size_t batch = 8;         // of explorations between two looks at the model
-  static constexpr std::size_t at_random = 2;     // of a batch
-  static constexpr std::size_t looked_at = 4096;  // candidates that the model is asked about for one batch
-  static constexpr std::size_t patience = 8;      // batches without a better candidate
+  // Explorations between two looks at the model: at least so many, and more once much was tried, because a look takes time, too.
+  static constexpr std::size_t smallest_batch = 8;
+  static constexpr std::size_t batch_of_tried = 10;  // a tenth
+  static constexpr std::size_t at_random = 4;        // a quarter of a batch
+  static constexpr std::size_t looked_at = 4096;     // candidates that the model is asked about for one batch
+  static constexpr std::size_t patience = 8;         // batches without a better candidate
   static constexpr double part_of_exploration = 0.7;
 
   void explore_next();
@@ -73,6 +76,7 @@ class guided_plan {
   std::vector<config_identity> candidates_;
   settings limits_;
   kernel_plan::checks checks_;
+  kernel_plan::place where_;
   bool is_guided_;
   std::optional<time_forest> forest_;
   draws chance_;

@@ -2,6 +2,7 @@
 #include <parley/tuning/planners/noise.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -18,6 +19,11 @@ std::size_t runs_within(double duration_ns, double estimate_ns) {
   return static_cast<std::size_t>(std::clamp(duration_ns / estimate_ns, 0.0, most_runs));
 }
 
+double median_of(std::vector<double> all) {
+  std::sort(all.begin(), all.end());
+  return (all[(all.size() - 1) / 2] + all[all.size() / 2]) / 2;
+}
+
 /// If disturbed, the median may be a time that only undisturbed turns take. So the mean counts, without the slowest turn, unless that shows
 /// that the candidate may stall.
 aggregate repeated(std::vector<double> turns_ns, bool disturbed) {
@@ -32,8 +38,9 @@ aggregate repeated(std::vector<double> turns_ns, bool disturbed) {
 
 }  // namespace
 
-kernel_plan::kernel_plan(std::size_t candidates, const settings& limits, checks c)
-    : limits_(limits), checks_(c), tried_(candidates), settling_(std::min<double>(settling_ns, limit_ns() / 10)) {
+kernel_plan::kernel_plan(std::size_t candidates, const settings& limits, checks c, place where)
+    : limits_(limits), checks_(c), where_(where), tried_(candidates),
+      settling_(where == place::device ? 0 : std::min<double>(settling_ns, limit_ns() / 10)) {
   if (candidates == 0) throw invalid({fault::empty, "a kernel needs at least its default implementation"});
   if (candidates == 1) settling_ = 0;
 }
@@ -172,7 +179,10 @@ std::size_t kernel_plan::timings(const tried& c) const noexcept {
 void kernel_plan::plan_turns(tried& c) const {
   c.runs_left = timings(c);
   c.turns_left = std::min(most_turns, c.runs_left);
-  if (c.estimate_ns >= settling_ || c.runs_left == 0) c.turns_ns = c.probe_ns;
+  const bool as_good_as_turns = where_ == place::processors && c.estimate_ns >= settling_;
+  if (!as_good_as_turns && c.runs_left != 0) return;
+  c.turns_ns = c.probe_ns;
+  c.rounds.assign(c.probe_ns.size(), 0);
 }
 
 void kernel_plan::begin_timing() {
@@ -192,10 +202,21 @@ void kernel_plan::begin_timing() {
   begin_round();
 }
 
+/// On a device a time means something only beside others of its round. So the default has a turn in each round, and none by itself.
+void kernel_plan::keep_default_beside_others() {
+  tried& usual = tried_.front();
+  const bool has_others =
+      std::any_of(tried_.begin() + 1, tried_.end(), [](const tried& c) { return !c.is_out && c.turns_left != 0; });
+  if (has_others && usual.turns_left == 0) usual.turns_left = usual.runs_left = 1;
+  if (!has_others && rounds_ != 0) usual.turns_left = 0;
+}
+
 void kernel_plan::begin_round() {
+  if (where_ == place::device) keep_default_beside_others();
   for (std::size_t i = tried_.size(); i-- > 0;)
     if (!tried_[i].is_out && tried_[i].turns_left != 0) round_.push_back(i);
   if (std::exchange(backward_, !backward_)) std::reverse(round_.begin(), round_.end());
+  ++rounds_;
   if (round_.empty()) {
     end_round();
     step_ = step::finished;
@@ -234,6 +255,7 @@ bool kernel_plan::is_long_enough(const tried& c) const noexcept {
 void kernel_plan::end_turn() {
   tried& c = current();
   c.turns_ns.push_back(turn_ns_ / static_cast<double>(turn_runs_));
+  c.rounds.push_back(rounds_);
   c.runs_left -= std::min(c.runs_left, planned_runs_);
   --c.turns_left;
   if (c.turns_left == 0 && disturbed_ && c.turns_ns.size() < disturbed_turns) c.turns_left = 1;
@@ -241,15 +263,41 @@ void kernel_plan::end_turn() {
   next_turn();
 }
 
+/// Their times, without what is shared by a round of a device. Alternately, each candidate's time is the median over its rounds, and each
+/// round's share is the median over its candidates.
+std::vector<std::vector<double>> kernel_plan::turns_of_all() const {
+  std::vector<std::vector<double>> all;
+  for (const tried& c : tried_) all.push_back(c.turns_ns);
+  if (where_ != place::device) return all;
+  constexpr int passes = 4;
+  std::vector<double> share(rounds_ + 1, 0);  // logarithms; round 0 has the probes
+  for (int pass = 0; pass < passes; ++pass) {
+    std::vector<std::vector<double>> of_round(share.size());
+    for (const tried& c : tried_) {
+      std::vector<double> level;
+      for (std::size_t k = 0; k < c.turns_ns.size(); ++k) level.push_back(std::log(c.turns_ns[k]) - share[c.rounds[k]]);
+      if (level.empty()) continue;
+      const double mine = median_of(level);
+      for (std::size_t k = 0; k < c.turns_ns.size(); ++k)
+        of_round[c.rounds[k]].push_back(std::log(c.turns_ns[k]) - mine);
+    }
+    for (std::size_t r = 0; r < share.size(); ++r) share[r] = of_round[r].empty() ? 0 : median_of(of_round[r]);
+  }
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (std::size_t k = 0; k < all[i].size(); ++k) all[i][k] *= std::exp(-share[tried_[i].rounds[k]]);
+  return all;
+}
+
 /// Ends the turns of candidates that have lost.
 void kernel_plan::end_round() {
   const std::size_t few = disturbed_ ? 4 : 3;
   std::vector<aggregate> results;
   std::vector<std::size_t> timed;
+  const std::vector<std::vector<double>> turns_ns = turns_of_all();
   for (std::size_t i = 0; i < tried_.size(); ++i) {
     tried& c = tried_[i];
     if (!c.is_out && !c.turns_ns.empty()) {
-      c.result = repeated(c.turns_ns, disturbed_);
+      c.result = repeated(turns_ns[i], disturbed_);
       timed.push_back(i);
     }
     results.push_back(c.result);

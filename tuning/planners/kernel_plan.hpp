@@ -19,6 +19,9 @@
 /// Threads of a library may spin for a while after its call, and slow down whatever runs next. So a turn begins with runs that do not count,
 /// until `settling_ns` have passed. They are not part of the duration. A probe lasts at least as long. A kernel that takes longer needs none.
 ///
+/// On a device nothing settles, but its clock changes while it gets warm. So what all candidates of a round share is taken out of their
+/// times (a median polish); otherwise a candidate with turns in early rounds only would look faster than it is.
+///
 /// If a run takes several times as long as another of the same candidate, something else interrupts it, such as another program on the same
 /// processors. From then on each turn lasts at least `long_turn_ns`, there are `disturbed_turns` of them, and a candidate may take
 /// `disturbed_duration` times its duration: only so many turns show how often it is interrupted, and whether it stalls.
@@ -60,7 +63,10 @@ class kernel_plan {
   static constexpr double long_turn_ns = 4'000'000;  // a time slice of Linux
   static constexpr double disturbed_duration = 4;
 
-  kernel_plan(std::size_t candidates, const settings& limits, checks c);
+  /// Where the kernel runs.
+  enum class place : std::uint8_t { processors, device };
+
+  kernel_plan(std::size_t candidates, const settings& limits, checks c, place where = place::processors);
   /// Leaves a candidate out, and says why; call it before the first trial. The default cannot be dropped.
   void drop(std::size_t candidate, std::string why);
 
@@ -87,8 +93,9 @@ class kernel_plan {
     double spent_ns = 0;                              // since its first run, as far as it counts for the duration
     std::vector<double> probe_ns{};                   // without the first run
     std::vector<double> turns_ns{};
-    std::size_t warm_ups = 0;   // left to make
-    std::size_t runs_left = 0;  // of all its turns
+    std::vector<std::size_t> rounds{};  // of its turns
+    std::size_t warm_ups = 0;           // left to make
+    std::size_t runs_left = 0;          // of all its turns
     std::size_t turns_left = 0;
     bool is_out = false;
   };
@@ -105,20 +112,24 @@ class kernel_plan {
   void end_probe(bool settled);
   void plan_turns(tried& c) const;
   void begin_timing();
+  void keep_default_beside_others();
   void begin_round();
   void next_turn();
   void begin_turn();
   bool is_long_enough(const tried& c) const noexcept;
   void end_turn();
   void end_round();
+  std::vector<std::vector<double>> turns_of_all() const;
 
   settings limits_;
   checks checks_;
+  place where_;
   std::vector<tried> tried_;
   std::size_t candidate_ = 0;
   step step_ = step::probe;
-  double settling_;                 // `settling_ns`, or less
+  double settling_;                 // in ns
   std::int64_t settled_at_ns_ = 0;  // of this probe or turn; 0: it has not begun
+  std::size_t rounds_ = 0;          // that have begun
   std::vector<std::size_t> round_;  // the candidates that have their turn after this one, the next one last
   bool backward_ = false;
   std::size_t planned_runs_ = 0;  // of this turn
