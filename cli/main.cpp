@@ -349,10 +349,11 @@ int command(int argc, char** argv) {
   tune->add_option("--trace", words.trace, "Write the invocations of all ranks to this file, as lines of JSON");
   auto* untuned = tune->add_option(
       "--untuned", words.untuned,
-      "Instead of a spec: tune the matrix multiplications that these files list, which RECORD_UNTUNED writes. "
+      "Instead of a spec: tune the matrix multiplications that these files list, which RECORD_UNTUNED writes, on the "
+      "processors or with --device cuda on the first GPU. "
       "Results are kept for the ranks of all jobs: in tunableop_results.csv, or with --results a.csv in a.csv");
-  for (const char* const each : {"SPEC", "--ranks", "--microbatches", "--no-tuning", "--budget", "--device", "--mask",
-                                 "--one-process", "--sim", "--trace"})
+  for (const char* const each :
+       {"SPEC", "--ranks", "--microbatches", "--no-tuning", "--budget", "--mask", "--one-process", "--sim", "--trace"})
     untuned->excludes(tune->get_option(each));
 
   tune_words rank_words;
@@ -433,6 +434,7 @@ int command(int argc, char** argv) {
     return cli::tune_untuned({.files = words.untuned,
                               .results_path = words.results,
                               .no_results = words.no_results,
+                              .on_gpu = words.device == "cuda",
                               .format = words.json ? cli::output_format::json : cli::output_format::table});
   }
   return cli::tune({.settings = settings_of(words),

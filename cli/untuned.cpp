@@ -1,5 +1,6 @@
 #include <parley/cli/untuned.hpp>
 
+#include <parley/cli/payload/cuda.hpp>
 #include <parley/offline_tuning.hpp>
 #include <parley/ops/job/results_store.hpp>
 #include <parley/run.hpp>
@@ -13,6 +14,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
+#include <utility>
 
 namespace parley::cli {
 
@@ -63,7 +66,19 @@ int tune_untuned(const untuned_options& o) {
   // An option overrides the environment.
   if (o.no_results || !o.results_path.empty()) ::setenv("PARLEY_RESULTS", o.results_path.c_str(), 1);
   int status = 0;
-  const int ended = ops::run([&](ops::job& here) {
+  ops::job_options job;
+  std::optional<ops::offline_gpu> gpu;
+  if (o.on_gpu) {
+    const auto driver = find_cuda();
+    const auto cublas = find_cublas();
+    if (!driver || !cublas) {
+      std::fprintf(stderr, "parley: --device cuda: %s\n", (driver ? cublas.reason() : driver.reason()).what().c_str());
+      return 1;
+    }
+    job.gpu = *driver;
+    gpu.emplace(ops::offline_gpu{**driver, **cublas});
+  }
+  const auto tune = [&](ops::job& here) {
     if (here.self().world_size() != 1)
       runtime::raise(
           {runtime::errc::bad_argument,
@@ -75,7 +90,7 @@ int tune_untuned(const untuned_options& o) {
       std::fflush(stdout);
     };
     for (const std::string& file : o.files) {
-      auto report = ops::tune_in_file(here.self().kernels(), file, say);
+      auto report = ops::tune_in_file(here.self().kernels(), file, say, gpu ? &*gpu : nullptr);
       if (!report) {
         std::fprintf(stderr, "parley: %s\n", report.reason().what().c_str());
         status = status_unreadable;
@@ -88,7 +103,8 @@ int tune_untuned(const untuned_options& o) {
     if (!here.self().settings().no_results) publish(here.self());
     print(all, o.format);
     if (status == 0 && !all.left_out.empty()) status = status_left_out;
-  });
+  };
+  const int ended = ops::run(tune, std::move(job));
   if (ended != 0) return ended;
   if (!o.results_path.empty() && !were_kept(o.results_path)) return status_left_out;
   return status;

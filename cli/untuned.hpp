@@ -13,6 +13,7 @@ struct untuned_options {
   std::vector<std::string> files;
   std::string results_path;  ///< empty: PARLEY_RESULTS, or else the file of the kernels (tunableop_results.csv)
   bool no_results = false;
+  bool on_gpu = false;
   output_format format = output_format::table;
 };
 

@@ -3,6 +3,7 @@
 
 #ifdef PARLEY_WITH_CUDA
 #include <parley/cli/payload/payload_kernels.hpp>
+#include <parley/cublas_runtime.hpp>
 #include <parley/cuda_runtime.hpp>
 #include <parley/nccl_runtime.hpp>
 #endif
@@ -22,6 +23,7 @@ std::string words(cudaError_t e, const char* kernel) {
 
 runtime::result<transports::cuda_driver*> find_cuda() { return transports::cuda_runtime(); }
 runtime::result<transports::nccl_library*> find_nccl() { return transports::nccl_runtime(); }
+runtime::result<transports::cublas_library*> find_cublas() { return transports::cublas_runtime(); }
 
 std::string launch_make_payload(std::uint64_t number, std::span<std::byte> into, int device,
                                 transports::cuda_stream stream) {
@@ -42,6 +44,9 @@ const char* const without = "this build has no GPU planes; build with the CUDA t
 
 runtime::result<transports::cuda_driver*> find_cuda() { return runtime::error{runtime::errc::unavailable, without}; }
 runtime::result<transports::nccl_library*> find_nccl() { return runtime::error{runtime::errc::unavailable, without}; }
+runtime::result<transports::cublas_library*> find_cublas() {
+  return runtime::error{runtime::errc::unavailable, without};
+}
 std::string launch_make_payload(std::uint64_t, std::span<std::byte>, int, transports::cuda_stream) { return without; }
 std::string launch_multiply(std::span<std::byte>, std::uint16_t, int, transports::cuda_stream) { return without; }
 

@@ -6,6 +6,7 @@
 ///
 /// Nothing is searched for before the first call. The kernels make the same bytes as payload.hpp's functions. A launch
 /// returns an empty text, or CUDA's message.
+#include <parley/transports/cuda/cublas_library.hpp>
 #include <parley/transports/cuda/cuda_driver.hpp>
 #include <parley/transports/nccl/nccl_library.hpp>
 
@@ -17,6 +18,7 @@ namespace parley::cli {
 
 runtime::result<transports::cuda_driver*> find_cuda();
 runtime::result<transports::nccl_library*> find_nccl();
+runtime::result<transports::cublas_library*> find_cublas();
 
 std::string launch_make_payload(std::uint64_t number, std::span<std::byte> into, int device,
                                 transports::cuda_stream stream);

@@ -17,8 +17,9 @@ enum class matrix_order : std::uint8_t { column_major, row_major };
 template <class T>
 using gemm_scalar = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// One multiplication. T is `float`, `double` or `bf16`. All sizes, and leading dimensions and strides, count elements.
-template <class T>
+/// One multiplication. All sizes, and leading dimensions and strides, count elements. T is the type of A and B, and Out that of C and the
+/// bias; `gemm` and `cuda_gemm` say which types there are.
+template <class T, class Out = T>
 struct gemm_call {
   std::size_t m = 0;  ///< rows of C
   std::size_t n = 0;  ///< columns of C
@@ -31,15 +32,18 @@ struct gemm_call {
   std::span<const T> b{};
   std::size_t ldb = 0;
   gemm_scalar<T> beta = 0;
-  std::span<T> c{};
+  std::span<Out> c{};
   std::size_t ldc = 0;
   /// Added to each column of C (row-major: row): `m` (row-major: `n`) numbers. Empty: none.
-  std::span<const T> bias{};
+  std::span<const Out> bias{};
   std::size_t batch = 1;     ///< so many multiplications of one size
   std::size_t stride_a = 0;  ///< from one A to the next; 0: the next one follows
   std::size_t stride_b = 0;
   std::size_t stride_c = 0;
   matrix_order order = matrix_order::column_major;
+  /// Of numbers of 8 bits, which only `cuda_gemm` takes: op(A) and op(B) are multiplied by these, in device memory. Null: 1.
+  const float* scale_a = nullptr;
+  const float* scale_b = nullptr;
 };
 
 /// How many elements the matrices of a call must have.

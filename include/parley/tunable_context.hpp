@@ -33,6 +33,7 @@
 namespace parley::ops {
 
 class contextual_run;
+class kernel_device;
 
 class tunable_context {
  public:
@@ -119,6 +120,10 @@ class tunable_context {
   runtime::result<std::string> write_file(const std::string& name = {});
   /// All known results, read and learned.
   tuning::results_file get_tuning_results() const;
+  /// See `results_file::solutions_near`.
+  std::vector<std::string> solutions_near(std::string_view op, std::string_view parameters, std::size_t most) const {
+    return known_.solutions_near(op, parameters, most);
+  }
   const std::vector<tuning::validator>& get_tuning_results_validator() const noexcept { return validators_; }
 
   /// The decisions that trials in this process have made. `untuned`: with RECORD_UNTUNED, a line `op,parameters` for each key that ran
@@ -175,7 +180,7 @@ class tunable_context {
   std::shared_ptr<const void> claim(const std::string& kernel);
   void meet_family(const std::string& family);
   /// Called before a timed run: makes sure that the operands are not in the cache.
-  void evict();
+  void evict(kernel_device* device);
   /// The run of a `contextual` that is in progress; it says which implementation a kernel runs. Null: none.
   contextual_run* contextual() const noexcept { return contextual_; }
   void set_contextual(contextual_run* run) noexcept { contextual_ = run; }

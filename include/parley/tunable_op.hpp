@@ -18,6 +18,14 @@
 /// An implementation of a `void` kernel may also return an integer or an enumeration: a status, where 0 is success, as libraries in C have
 /// it. Any other status counts as an exception, `unavailable`.
 ///
+/// A kernel that runs on a device names it (`.device`, parley/cuda_kernels.hpp): its implementations put their work into the device's stream
+/// and return, and trials are timed on the device. A call that tunes waits for the device; if the stream is being captured, or still has
+/// earlier work after a while, the call runs the default and a later call tunes. Such a kernel is not part of a `contextual`: it is tuned by
+/// itself, also in there.
+///
+/// Implementations that exist for some arguments only (`.for_key`) are asked for when a key is first tuned, the likely best first; or one of
+/// them by its name, if a results file or a rule names it. A `contextual` leaves them out.
+///
 /// `void` implementations run on the caller's thread, also in trials. Implementations that return `task<>` are awaited, and so is the call:
 /// `co_await scale(x, y)`. Calls that begin while their key is being tuned run the default. Trials run implementations again and again on
 /// the caller's arguments; then the winner runs once for the caller. So each implementation must give the same result each time it runs, or
@@ -27,6 +35,8 @@
 #include <parley/runtime/finally.hpp>
 #include <parley/task.hpp>
 
+#include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <string>
@@ -81,21 +91,20 @@ class tunable_op<Result(Args...)> {
     std::function<kernel_outputs(Args...)> outputs{};
     /// The texts of a key in results files: the first is written, and all are read. Empty: `parameters_text` (kernel_key.hpp).
     kernel_core::key_texts key_texts{};
+    /// Implementations for these arguments, beside those for all: at most 4,000, or only the one of that name, if a name is given.
+    std::function<std::vector<implementation>(const std::string& named, Args...)> for_key{};
+    kernel_device* device =
+        nullptr;  ///< where the kernel runs; null: on the caller's thread. It must outlive the kernel.
   };
 
   /// Throws `bad_argument` if the name is taken, if results files cannot hold it, or if there is no implementation.
   tunable_op(tunable_context& context, options o)
-      : core_(context, o.name, ids_of(o), families_of(o), std::move(o.key_texts)) {
+      : core_(context, o.name, ids_of(o.implementations), families_of(o.implementations), std::move(o.key_texts),
+              o.device) {
     key_ = std::move(o.key);
     outputs_ = std::move(o.outputs);
-    for (implementation& i : o.implementations) {
-      const std::string title = "kernel " + o.name + ": " + i.id;
-      if constexpr (!awaited) {
-        if (i.run.status_) i.run.plain_ = checked(std::move(i.run.status_), title);
-      }
-      if (!i.run.plain_) runtime::raise({runtime::errc::bad_argument, title + " has no function"});
-      run_.push_back(std::move(i.run.plain_));
-    }
+    for_key_ = std::move(o.for_key);
+    for (implementation& i : o.implementations) keep(std::move(i));
   }
 
   Result operator()(Args... args) {
@@ -107,13 +116,15 @@ class tunable_op<Result(Args...)> {
   /// As a call, for code that has kept the entry of these arguments (`entry`).
   Result call(kernel_entry& e, Args... args) {
     const tunable_context& context = core_.context();
-    if (context.contextual() == nullptr) [[likely]] {
+    if (context.contextual() == nullptr || core_.device() != nullptr) [[likely]] {
       if (!context.is_tunable_op_enabled()) return run_.front()(args...);
       if (e.decided) [[likely]]
         return run_[e.winner](args...);
       const bool bare = context.is_numerics_check_enabled() && outputs_of(args...).empty();
       const auto comparable = bare ? kernel_core::outputs::cannot : kernel_core::outputs::can_be_compared;
-      if (core_.prepare(e, comparable) == kernel_core::way::run_winner) return run_[e.winner](args...);
+      kernel_core::own_source own;
+      if (for_key_) own = [&](const auto& named, kernel_core::others o) { add_own(e, named, o, args...); };
+      if (core_.prepare(e, comparable, own) == kernel_core::way::run_winner) return run_[e.winner](args...);
       if constexpr (awaited) {
         return tune_later(e, args...);
       } else {
@@ -141,18 +152,41 @@ class tunable_op<Result(Args...)> {
         runtime::raise({runtime::errc::unavailable, title + " returned status " + std::to_string(status)});
     };
   }
-  static std::vector<std::string> ids_of(const options& o) {
+  static std::vector<std::string> ids_of(const std::vector<implementation>& from) {
     std::vector<std::string> all;
-    for (const implementation& i : o.implementations) all.push_back(i.id);
+    for (const implementation& i : from) all.push_back(i.id);
     return all;
   }
-  static std::vector<std::string> families_of(const options& o) {
+  static std::vector<std::string> families_of(const std::vector<implementation>& from) {
     std::vector<std::string> all;
-    for (const implementation& i : o.implementations) all.push_back(i.family);
+    for (const implementation& i : from) all.push_back(i.family);
     return all;
+  }
+  void keep(implementation i) {
+    const std::string title = "kernel " + core_.name() + ": " + i.id;
+    if constexpr (!awaited) {
+      if (i.run.status_) i.run.plain_ = checked(std::move(i.run.status_), title);
+    }
+    if (!i.run.plain_) runtime::raise({runtime::errc::bad_argument, title + " has no function"});
+    run_.push_back(std::move(i.run.plain_));
+  }
+  void add_own(kernel_entry& e, const std::vector<std::string>& named, kernel_core::others o, Args&... args) {
+    std::vector<implementation> mine;
+    const auto add = [&](std::vector<implementation> more) {
+      for (implementation& i : more) mine.push_back(std::move(i));
+    };
+    for (const std::string& name : named) add(for_key_(name, args...));
+    if (o == kernel_core::others::wanted) add(for_key_({}, args...));
+    const std::vector<std::uint32_t> numbers = core_.set_own(e, ids_of(mine), families_of(mine));
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      if (numbers[i] == run_.size())
+        keep(std::move(mine[i]));  // a new one; new ones have the next numbers, in their order
+    }
   }
   tuning::kernel_key key_of(Args&... args) const { return key_ ? key_(args...) : tuning::kernel_key(); }
-  kernel_outputs outputs_of(Args&... args) const { return outputs_ ? outputs_(args...) : kernel_outputs(); }
+  kernel_outputs outputs_of(Args&... args) const {
+    return outputs_ ? outputs_(args...).on(core_.device()) : kernel_outputs();
+  }
   kernel_outputs outputs_for(const contextual_run& run, Args&... args) const {
     return run.takes_outputs() ? outputs_of(args...) : kernel_outputs();
   }
@@ -239,6 +273,7 @@ class tunable_op<Result(Args...)> {
   std::function<tuning::kernel_key(Args...)> key_;
   std::function<kernel_outputs(Args...)> outputs_;
   std::vector<std::function<Result(Args...)>> run_;
+  std::function<std::vector<implementation>(const std::string&, Args...)> for_key_;
 };
 
 }  // namespace parley::ops

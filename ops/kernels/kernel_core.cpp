@@ -2,6 +2,8 @@
 #include <parley/tuning/key.hpp>
 
 #include <algorithm>
+#include <numeric>
+#include <set>
 #include <utility>
 
 namespace parley::ops {
@@ -19,35 +21,77 @@ const tuning::result_entry* remembered(tunable_context& context, std::string_vie
 }
 
 kernel_core::kernel_core(tunable_context& context, std::string name, const std::vector<std::string>& ids,
-                         std::vector<std::string> families, key_texts texts)
-    : context_(context), name_(std::move(name)), texts_(std::move(texts)) {
+                         std::vector<std::string> families, key_texts texts, kernel_device* device)
+    : context_(context), name_(std::move(name)), texts_(std::move(texts)), device_(device) {
   const std::string title = "kernel " + name_;
   if (auto key = tuning::checked({name_}); !key) runtime::raise({errc::bad_argument, title + ": " + key.reason().text});
   if (ids.empty())
     runtime::raise({errc::bad_argument, title + " has no implementation; list at least its default, first"});
-  std::vector<tuning::config_identity> identities;
+  append(identities_of(ids), families);
+  for_all_keys_ = ids_.size();
+  claim_ = context_.claim(name_);
+}
+
+std::vector<tuning::config_identity> kernel_core::identities_of(const std::vector<std::string>& ids) const {
+  std::vector<tuning::config_identity> all;
   for (const std::string& id : ids) {
     auto parsed = tuning::parse_config_id(id);
-    if (!parsed) runtime::raise({errc::bad_argument, title + ": " + parsed.reason().text});
-    identities.push_back(std::move(parsed).value());
+    if (!parsed) runtime::raise({errc::bad_argument, "kernel " + name_ + ": " + parsed.reason().text});
+    all.push_back(std::move(parsed).value());
   }
-  const auto listed = tuning::catalogue::make(std::move(identities));
-  if (!listed) runtime::raise({errc::bad_argument, title + ": " + listed.reason().text});
+  return all;
+}
+
+void kernel_core::append(std::vector<tuning::config_identity> added, const std::vector<std::string>& families) {
+  const auto listed = tuning::catalogue::make(std::move(added));
+  if (!listed) runtime::raise({errc::bad_argument, "kernel " + name_ + ": " + listed.reason().text});
   for (std::size_t i = 0; i < listed.value().size(); ++i) {
     const tuning::catalogue::entry& c = listed.value()[i];
-    implementations_.push_back({c.identity, c.id, c.digest, std::move(families[i])});
+    number_of_.emplace(c.id, static_cast<std::uint32_t>(ids_.size()));
+    implementations_.push_back({c.identity, c.id, c.digest, families[i]});
     ids_.push_back(c.id);
   }
-  for (const implementation& i : implementations_) context_.meet_family(i.family);
-  claim_ = context_.claim(name_);
+  for (const std::string& family : std::set<std::string>(families.begin(), families.end()))
+    context_.meet_family(family);
+}
+
+std::vector<std::uint32_t> kernel_core::set_own(kernel_entry& e, const std::vector<std::string>& ids,
+                                                const std::vector<std::string>& families) {
+  std::vector<tuning::config_identity> identities = identities_of(ids), added;
+  std::vector<std::string> texts, families_of_added;
+  std::set<std::string> met;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    texts.push_back(tuning::config_id(identities[i]));
+    const auto known = number_of_.find(texts.back());
+    if (!met.insert(texts.back()).second) continue;
+    if (known == number_of_.end()) {
+      added.push_back(std::move(identities[i]));
+      families_of_added.push_back(families[i]);
+    } else if (known->second < for_all_keys_) {
+      runtime::raise({errc::bad_argument, "kernel " + name_ + ": " + ids[i] + " exists for all keys already"});
+    }
+  }
+  if (!added.empty()) append(std::move(added), families_of_added);
+  e.own.clear();
+  std::vector<std::uint32_t> numbers;
+  for (const std::string& text : texts) {
+    numbers.push_back(number_of_.find(text)->second);
+    if (met.erase(text) != 0) e.own.push_back(numbers.back());
+  }
+  return numbers;
+}
+
+std::vector<std::uint32_t> kernel_core::candidates(const kernel_entry& e) const {
+  std::vector<std::uint32_t> all(for_all_keys_);
+  std::iota(all.begin(), all.end(), std::uint32_t{0});
+  all.insert(all.end(), e.own.begin(), e.own.end());
+  return all;
 }
 
 std::optional<std::uint32_t> kernel_core::find(std::string_view solution) const noexcept {
   if (solution == tuning::pinned_default) return 0;
-  for (std::uint32_t i = 0; i < ids_.size(); ++i) {
-    if (ids_[i] == solution) return i;
-  }
-  return std::nullopt;
+  const auto known = number_of_.find(solution);
+  return known == number_of_.end() ? std::nullopt : std::optional(known->second);
 }
 
 kernel_entry& kernel_core::look_up(const tuning::kernel_key& key) {
@@ -79,13 +123,20 @@ kernel_entry& kernel_core::look_up(const tuning::kernel_key& key) {
   return *found;
 }
 
-void kernel_core::recall(kernel_entry& e) {
+std::optional<std::uint32_t> kernel_core::find(const std::string& solution, const own_source& own) const {
+  const auto known = find(solution);
+  if (known || !own) return known;
+  own({solution}, others::not_wanted);
+  return find(solution);
+}
+
+void kernel_core::recall(kernel_entry& e, const own_source& own) {
   if (e.looked_up == context_.version()) return;
   e.looked_up = context_.version();
   const tuning::result_entry* const known = remembered(context_, name_, e);
   e.looked_up = context_.version();  // again, because the lookup may have opened a file
-  if (follow_rule(e) || known == nullptr) return;
-  const auto solution = find(known->solution);
+  if (follow_rule(e, own) || known == nullptr) return;
+  const auto solution = find(known->solution, own);
   if (!solution) {
     e.passed_over = "`" + known->solution + "` of the results file is none of its implementations";
     context_.warn("kernel " + name_ + ", " + e.parameters + ": " + e.passed_over + "; it is tuned again");
@@ -102,10 +153,10 @@ void kernel_core::recall(kernel_entry& e) {
   context_.note(2, name_ + " " + e.parameters + ": " + ids_[e.winner] + ", " + e.why);
 }
 
-kernel_core::ruled kernel_core::rule_of(const kernel_entry& e) const {
+kernel_core::ruled kernel_core::rule_of(const kernel_entry& e, const own_source& own) const {
   const tuning::rule* const rule = context_.rule_for(name_, e.parameters);
   if (rule == nullptr) return {};
-  ruled all{rule->place, find(rule->config)};
+  ruled all{rule->place, find(rule->config, own)};
   const std::string forbidden = all.implementation ? why_left_out(e, *all.implementation) : std::string();
   if (all.implementation && forbidden.empty()) return all;
   all.why_not = rule->place + " names " + rule->config + ", which is " +
@@ -115,8 +166,8 @@ kernel_core::ruled kernel_core::rule_of(const kernel_entry& e) const {
 }
 
 // Returns whether a rule has decided.
-bool kernel_core::follow_rule(kernel_entry& e) {
-  const ruled by = rule_of(e);
+bool kernel_core::follow_rule(kernel_entry& e, const own_source& own) {
+  const ruled by = rule_of(e, own);
   if (!by.implementation) {
     if (by.place.empty()) return false;
     e.passed_over = by.why_not;
@@ -137,9 +188,11 @@ void kernel_core::check_caller(const kernel_entry& e) const {
 
 /// False if there is no choice. If a switch is the cause, the entry stays undecided, because the switch may be different at the next call.
 bool kernel_core::has_choice(kernel_entry& e, outputs o) {
+  const std::vector<std::uint32_t> all = candidates(e);
   bool any = false;
-  for (std::size_t i = 1; i < ids_.size(); ++i) any = any || why_left_out(e, i).empty();
-  if (ids_.size() == 1) {
+  for (std::size_t i = 1; i < all.size() && !any; ++i) any = why_left_out(e, all[i]).empty();
+  const std::string not_now = device_ == nullptr ? std::string() : device_->why_not_now();
+  if (all.size() == 1) {
     e.decided = true;
     e.why = "it has no other implementation";
   } else if (o == outputs::cannot) {
@@ -148,7 +201,9 @@ bool kernel_core::has_choice(kernel_entry& e, outputs o) {
       context_.warn("kernel " + name_ +
                     ": NUMERICAL_CHECK is on, but the kernel declares no outputs; only its default runs");
   } else if (!any) {
-    e.why = "none of its other implementations may run: " + why_left_out(e, 1);
+    e.why = "none of its other implementations may run: " + why_left_out(e, all[1]);
+  } else if (!not_now.empty()) {
+    e.why = "it could not be tuned yet: " + not_now;
   } else {
     e.why.clear();
     return true;
@@ -156,11 +211,15 @@ bool kernel_core::has_choice(kernel_entry& e, outputs o) {
   return false;
 }
 
-kernel_core::way kernel_core::prepare(kernel_entry& e, outputs o) {
+kernel_core::way kernel_core::prepare(kernel_entry& e, outputs o, const own_source& own) {
   check_caller(e);
   if (e.decided) return way::run_winner;
-  recall(e);
+  recall(e, own);
   if (e.decided || e.being_tuned) return way::run_winner;
+  if (own && !e.has_all_own && context_.is_tuning_enabled()) {
+    own(winners_nearby(e), others::wanted);
+    e.has_all_own = true;
+  }
   if (!has_choice(e, o)) return way::run_winner;
   if (context_.is_tuning_enabled()) return way::tune;
   e.why = "tuning is switched off";
@@ -170,41 +229,69 @@ kernel_core::way kernel_core::prepare(kernel_entry& e, outputs o) {
 
 // ---- trials -----------------------------------------------------------------------------------------------------------
 
+std::vector<std::string> kernel_core::winners_nearby(const kernel_entry& e) const {
+  return context_.solutions_near(name_, e.parameters, guided_plan::finalists);
+}
+
 namespace {
-std::vector<tuning::config_identity> identities_of(const kernel_core& core) {
-  std::vector<tuning::config_identity> all;
-  if (core.ids().size() <= guided_plan::most_of_all) return std::vector<tuning::config_identity>(core.ids().size());
-  for (const kernel_core::implementation& i : core.implementations()) all.push_back(i.identity);
+
+std::vector<tuning::config_identity> identities_of(const kernel_core& core,
+                                                   const std::vector<std::uint32_t>& candidates) {
+  std::vector<tuning::config_identity> all(candidates.size());
+  if (all.size() <= guided_plan::most_of_all) return all;
+  for (std::size_t place = 0; place < all.size(); ++place)
+    all[place] = core.implementations()[candidates[place]].identity;
   return all;
 }
-}  // namespace
 
-void kernel_core::note_winner(std::size_t i) const {
-  std::erase(recent_winners_, i);
-  recent_winners_.insert(recent_winners_.begin(), i);
-  if (recent_winners_.size() > guided_plan::finalists) recent_winners_.pop_back();
-}
-
-namespace {
 tuning::settings limits_of(const kernel_core& core, kernel_tuning::extent tries) {
   tuning::settings limits = core.context().settings();
   if (tries == kernel_tuning::extent::part_of_all) limits.max_search_duration_ms = 0;
   return limits;
 }
+
+/// What is likely to be good: winners of similar keys, and the first of the key's own implementations.
+guided_plan::options options_of(const kernel_core& core, const kernel_entry& e,
+                                const std::vector<std::uint32_t>& candidates) {
+  constexpr std::size_t likely = 16;
+  guided_plan::options o;
+  if (core.device() != nullptr) o.where = kernel_plan::place::device;
+  const std::size_t own = candidates.size() - core.for_all_keys();
+  for (std::size_t i = 0; i < std::min(likely, own); ++i) o.hints.push_back(core.for_all_keys() + i);
+  for (const std::string& winner : core.winners_nearby(e)) {
+    const auto known = core.find(winner);
+    const auto at = std::find(candidates.begin(), candidates.end(), known.value_or(0));
+    if (known && at != candidates.end()) o.hints.push_back(static_cast<std::size_t>(at - candidates.begin()));
+  }
+  return o;
+}
+
 }  // namespace
 
+// Ranks share only what exists on all of them.
+std::vector<std::uint32_t> kernel_tuning::candidates_of(const kernel_core& core, const kernel_entry& e, extent tries) {
+  std::vector<std::uint32_t> all = core.candidates(e);
+  if (tries == extent::part_of_all) all.resize(core.for_all_keys());
+  return all;
+}
+
 kernel_tuning::kernel_tuning(const kernel_core& core, kernel_entry& e, kernel_outputs outputs, extent tries)
-    : core_(core), entry_(e), outputs_(std::move(outputs)),
+    : core_(core), entry_(e), candidates_(candidates_of(core, e, tries)), outputs_(std::move(outputs)),
       plan_(
-          identities_of(core), limits_of(core, tries),
+          identities_of(core, candidates_), limits_of(core, tries),
           core.context().is_numerics_check_enabled() ? kernel_plan::checks::against_default : kernel_plan::checks::none,
-          {.hints = core.recent_winners()}) {
+          options_of(core, e, candidates_)) {
   entry_.being_tuned = true;
   since_ns_ = core.context().where().precise_now();
-  for (std::size_t i = 1; i < core_.ids().size(); ++i) {
-    if (std::string why = core_.why_left_out(e, i); !why.empty()) plan_.drop(i, std::move(why));
+  for (std::size_t place = 1; place < candidates_.size(); ++place) {
+    if (std::string why = core_.why_left_out(e, candidates_[place]); !why.empty()) plan_.drop(place, std::move(why));
   }
   if (outputs_.updated()) before_ = outputs_.save();
+}
+
+void kernel_tuning::leave_out(std::size_t implementation, std::string why) {
+  const auto at = std::find(candidates_.begin(), candidates_.end(), implementation);
+  if (at != candidates_.end()) plan_.drop(static_cast<std::size_t>(at - candidates_.begin()), std::move(why));
 }
 
 std::optional<tuning::trial> kernel_tuning::next() {
@@ -215,15 +302,17 @@ std::optional<tuning::trial> kernel_tuning::next() {
   const bool compared = step_.what == act::reference || step_.what == act::check;
   if (compared && outputs_.updated()) outputs_.restore(before_);
   if (compared && !outputs_.updated()) outputs_.fill();
-  if (!compared) core_.context().evict();
+  if (!compared) core_.context().evict(core_.device());
+  if (core_.device() != nullptr) core_.device()->begin();
   began_ns_ = core_.context().where().precise_now();
-  return step;
+  tuning::trial of_kernel = step_;
+  of_kernel.candidate = candidates_[step_.candidate];
+  return of_kernel;
 }
 
 void kernel_tuning::end(const std::exception_ptr& thrown) {
-  const time_ns ended_ns = core_.context().where().precise_now();
   const auto leave_out = [this](const std::string& why) {
-    core_.context().warn("kernel " + core_.name() + ", " + entry_.parameters + ": " + core_.ids()[step_.candidate] +
+    core_.context().warn("kernel " + core_.name() + ", " + entry_.parameters + ": " + id_of(step_.candidate) +
                          " is left out: " + why);
     plan_.failed(why);
   };
@@ -232,6 +321,9 @@ void kernel_tuning::end(const std::exception_ptr& thrown) {
     if (step_.candidate == 0 || why.code() == errc::cancelled) std::rethrow_exception(thrown);
     return leave_out("it throws: " + why.what());
   }
+  const double on_device_ns = core_.device() == nullptr ? 0 : core_.device()->end();
+  const time_ns ended_ns = core_.context().where().precise_now();
+  if (core_.device() != nullptr) began_ns_ = ended_ns - static_cast<time_ns>(on_device_ns);
   if (step_.what == tuning::trial_kind::reference) reference_ = outputs_.save();
   if (step_.what == tuning::trial_kind::check) {
     std::string wrong = outputs_.compare(reference_, core_.context().settings().check);
@@ -246,15 +338,15 @@ void kernel_tuning::restore_outputs() {
 
 std::vector<tuning::aggregate> kernel_tuning::times() {
   restore_outputs();
-  std::vector<tuning::aggregate> all;
-  for (std::size_t i = 0; i < core_.ids().size(); ++i) all.push_back(plan_.result_of(i));
+  std::vector<tuning::aggregate> all(core_.ids().size());
+  for (std::size_t place = 0; place < candidates_.size(); ++place) all[candidates_[place]] = plan_.result_of(place);
   return all;
 }
 
 // Of very many implementations, only those that were compared or failed. The default is one of them.
-bool kernel_tuning::is_worth_a_line(std::size_t i) const {
-  return core_.ids().size() <= guided_plan::most_of_all ||
-         plan_.result_of(i).status != tuning::aggregate_status::not_tried;
+bool kernel_tuning::is_worth_a_line(std::size_t place) const {
+  return candidates_.size() <= guided_plan::most_of_all ||
+         plan_.result_of(place).status != tuning::aggregate_status::not_tried;
 }
 
 ops::decision kernel_tuning::decision_of(const tuning::decision& best) const {
@@ -262,8 +354,8 @@ ops::decision kernel_tuning::decision_of(const tuning::decision& best) const {
   const rank_id self = context.ordinal();
   ops::decision d;
   d.decided = true;
-  d.config = d.here = core_.ids()[best.winner];
-  d.digest = core_.implementations()[best.winner].digest;
+  d.config = d.here = id_of(best.winner);
+  d.digest = core_.implementations()[candidates_[best.winner]].digest;
   d.time_ns = plan_.result_of(best.winner).time_ns;
   d.why = entry_.why;
   d.ranks.push_back({self, d.config});
@@ -271,16 +363,16 @@ ops::decision kernel_tuning::decision_of(const tuning::decision& best) const {
   d.search = d.version = 1;
   d.trials = plan_.timed_runs();
   d.cost_ns = static_cast<double>(context.where().precise_now() - since_ns_);
-  for (std::size_t i = 0; i < core_.ids().size(); ++i) {
-    const tuning::aggregate& a = plan_.result_of(i);
-    if (!is_worth_a_line(i)) {
+  for (std::size_t place = 0; place < candidates_.size(); ++place) {
+    const tuning::aggregate& a = plan_.result_of(place);
+    if (!is_worth_a_line(place)) {
       ++d.left_out;
       continue;
     }
     const auto runs = static_cast<std::uint32_t>(a.count);
     candidate_evidence& e = d.evidence.emplace_back();
-    e.config = core_.ids()[i];
-    e.digest = core_.implementations()[i].digest;
+    e.config = id_of(place);
+    e.digest = core_.implementations()[candidates_[place]].digest;
     e.time_ns = a.time_ns;
     e.spread_ns = a.spread_ns;
     e.repetitions = runs;
@@ -293,25 +385,26 @@ ops::decision kernel_tuning::decision_of(const tuning::decision& best) const {
 }
 
 std::uint32_t kernel_tuning::finish() {
-  const tuning::decision best = plan_.decide(core_.ids());
-  entry_.winner = static_cast<std::uint32_t>(best.winner);
-  core_.note_winner(best.winner);
+  std::vector<std::string> names;
+  for (const std::uint32_t i : candidates_) names.push_back(core_.ids()[i]);
+  const tuning::decision best = plan_.decide(names);
+  entry_.winner = candidates_[best.winner];
   entry_.decided = true;
   entry_.why = best.sentence;
   if (!entry_.passed_over.empty()) entry_.why += "; " + entry_.passed_over;
   tunable_context& context = core_.context();
   const std::string title = core_.name() + " " + entry_.parameters;
-  context.note(2, title + ": " + core_.ids()[best.winner] + ", " + entry_.why);
-  for (std::size_t i = 0; i < core_.ids().size(); ++i) {
-    const tuning::aggregate& a = plan_.result_of(i);
-    if (!is_worth_a_line(i)) continue;
-    context.note(3, title + ":   " + core_.ids()[i] + ": " +
+  context.note(2, title + ": " + core_.ids()[entry_.winner] + ", " + entry_.why);
+  for (std::size_t place = 0; place < candidates_.size(); ++place) {
+    const tuning::aggregate& a = plan_.result_of(place);
+    if (!is_worth_a_line(place)) continue;
+    context.note(3, title + ":   " + id_of(place) + ": " +
                         (a.measured() ? std::to_string(a.time_ns / 1e6) + " ms, " + std::to_string(a.count) + " runs"
                                       : a.detail));
   }
   if (const tuning::aggregate& a = plan_.result_of(best.winner); a.measured()) {
     entry_.time_ms = a.time_ns / 1e6;
-    context.learn({core_.name(), entry_.parameters, core_.ids()[best.winner], entry_.time_ms}, decision_of(best));
+    context.learn({core_.name(), entry_.parameters, core_.ids()[entry_.winner], entry_.time_ms}, decision_of(best));
   }
   restore_outputs();
   return entry_.winner;

@@ -6,10 +6,12 @@
 ///     while (const auto step = t.next()) { …run step->candidate, catch…; t.end(thrown); }
 ///     run(t.finish());
 ///
-/// If a tuning is abandoned before its end, its key stays undecided.
+/// If a tuning is abandoned before its end, its key stays undecided. Some implementations may exist for some keys only (`set_own`); they
+/// are no candidates for other keys.
 #include <parley/decision.hpp>
 #include <parley/identifiers.hpp>
 #include <parley/kernel_key.hpp>
+#include <parley/ops/kernels/kernel_device.hpp>
 #include <parley/ops/kernels/kernel_output.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/tunable_context.hpp>
@@ -46,6 +48,9 @@ struct kernel_entry {
   double time_ms = 0;                     ///< of the winner; 0 when it was not measured
   std::string why;
   std::string passed_over;  ///< says which entry of a results file was ignored, and why
+  std::vector<std::uint32_t>
+      own{};  ///< implementations that exist for some keys only, and for this one; the likely best first
+  bool has_all_own = false;
 };
 
 /// The result of a kernel, or of an op for a kernel, under any of the key's texts; null: none.
@@ -62,7 +67,7 @@ class kernel_core {
   using key_texts = std::function<std::vector<std::string>(const tuning::kernel_key&)>;
   /// `ids`, `families` and `texts` as in tunable_op.hpp. Throws `bad_argument`.
   kernel_core(tunable_context& context, std::string name, const std::vector<std::string>& ids,
-              std::vector<std::string> families, key_texts texts);
+              std::vector<std::string> families, key_texts texts, kernel_device* device = nullptr);
   kernel_core(const kernel_core&) = delete;
   kernel_core& operator=(const kernel_core&) = delete;
 
@@ -70,6 +75,19 @@ class kernel_core {
   tunable_context& context() const noexcept { return context_; }
   const std::vector<implementation>& implementations() const noexcept { return implementations_; }
   const std::vector<std::string>& ids() const noexcept { return ids_; }
+  /// So many implementations exist for all keys; they come first.
+  std::size_t for_all_keys() const noexcept { return for_all_keys_; }
+  /// The numbers of all implementations that exist for a key.
+  std::vector<std::uint32_t> candidates(const kernel_entry& e) const;
+  /// Sets the implementations that exist for a key beside the common ones. Those that are known keep their numbers, and new ones get the next
+  /// numbers. Returns the number of each. Throws `bad_argument`.
+  std::vector<std::uint32_t> set_own(kernel_entry& e, const std::vector<std::string>& ids,
+                                     const std::vector<std::string>& families);
+  /// Makes the kernel call `set_own`: with the implementations of these names that exist for the key, and if wanted with all others.
+  enum class others : std::uint8_t { not_wanted, wanted };
+  using own_source = std::function<void(const std::vector<std::string>& named, others o)>;
+  /// Where the kernel runs; null: on the caller's thread.
+  kernel_device* device() const noexcept { return device_; }
   /// Finds an implementation by its id or by `Default`.
   std::optional<std::uint32_t> find(std::string_view solution) const noexcept;
 
@@ -98,19 +116,21 @@ class kernel_core {
     std::optional<std::uint32_t> implementation{};  ///< nothing: the one that it names must not run here
     std::string why_not{};
   };
-  ruled rule_of(const kernel_entry& e) const;
+  ruled rule_of(const kernel_entry& e, const own_source& own = {}) const;
   /// For an entry outside of contextual runs, with tunable ops enabled. An entry is not tuned if there is no choice: the kernel has only
   /// one implementation, the families of all others are switched off, or numbers are compared but the kernel declares no outputs.
-  way prepare(kernel_entry& e, outputs o);
-  /// The implementations that won for other keys, the latest ones.
-  const std::vector<std::size_t>& recent_winners() const noexcept { return recent_winners_; }
-  void note_winner(std::size_t i) const;
+  way prepare(kernel_entry& e, outputs o, const own_source& own = {});
+  /// The winners of the most similar keys, of this process and of results files, the most similar first.
+  std::vector<std::string> winners_nearby(const kernel_entry& e) const;
 
  private:
   kernel_entry& look_up(const tuning::kernel_key& key);
-  void recall(kernel_entry& e);
-  bool follow_rule(kernel_entry& e);
+  void recall(kernel_entry& e, const own_source& own);
+  bool follow_rule(kernel_entry& e, const own_source& own);
+  std::optional<std::uint32_t> find(const std::string& solution, const own_source& own) const;
   bool has_choice(kernel_entry& e, outputs o);
+  std::vector<tuning::config_identity> identities_of(const std::vector<std::string>& ids) const;
+  void append(std::vector<tuning::config_identity> added, const std::vector<std::string>& families);
 
   struct key_hash {
     std::size_t operator()(const tuning::kernel_key& k) const noexcept { return k.hash(); }
@@ -119,14 +139,16 @@ class kernel_core {
   std::string name_;
   key_texts texts_;
   std::shared_ptr<const void> claim_;  // to the name
+  kernel_device* device_;
   std::vector<implementation> implementations_;
   std::vector<std::string> ids_;
+  std::map<std::string, std::uint32_t, std::less<>> number_of_;
+  std::size_t for_all_keys_ = 0;
   tuning::kernel_key latest_key_;
   kernel_entry* latest_ = nullptr;
   boost::unordered_flat_map<tuning::kernel_key, kernel_entry*, key_hash> by_key_;
   std::map<std::string, std::unique_ptr<kernel_entry>> entries_;
   bool warned_of_check_ = false;
-  mutable std::vector<std::size_t> recent_winners_;  // only hints, so tuning may note them
 };
 
 /// The trials of one entry.
@@ -140,7 +162,7 @@ class kernel_tuning {
   ~kernel_tuning() { entry_.being_tuned = false; }
 
   /// Leaves out an implementation; call it before the first trial.
-  void leave_out(std::size_t implementation, std::string why) { plan_.drop(implementation, std::move(why)); }
+  void leave_out(std::size_t implementation, std::string why);
   /// Returns the next trial and starts its clock; nothing: all trials are done.
   std::optional<tuning::trial> next();
   /// The trial has run, or thrown. Rethrows an exception of the default, and the cancellation of the caller.
@@ -152,16 +174,19 @@ class kernel_tuning {
   void restore_outputs();
 
  private:
+  static std::vector<std::uint32_t> candidates_of(const kernel_core& core, const kernel_entry& e, extent tries);
   ops::decision decision_of(const tuning::decision& best) const;
-  bool is_worth_a_line(std::size_t i) const;
+  bool is_worth_a_line(std::size_t place) const;
+  const std::string& id_of(std::size_t place) const { return core_.ids()[candidates_[place]]; }
 
   const kernel_core& core_;
   kernel_entry& entry_;
+  std::vector<std::uint32_t> candidates_;  // implementations, by their place in the plan
   kernel_outputs outputs_;
   std::vector<std::byte> before_;     // the updated outputs
   std::vector<std::byte> reference_;  // the default's outputs
   tuning::guided_plan plan_;
-  tuning::trial step_;
+  tuning::trial step_;  // of the plan
   time_ns began_ns_ = 0;
   time_ns since_ns_ = 0;  // of the whole tuning
 };

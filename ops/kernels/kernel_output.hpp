@@ -7,7 +7,9 @@
 ///
 /// Before a candidate's check, outputs that are only written are filled with 0xFF (which is NaN), so that a candidate that does nothing
 /// does not count as a fast one. Updated outputs are restored before each compared run, and before the run that makes the caller's result.
-/// An output is any span of numbers. The caller owns the memory, which has to stay in place during the call.
+/// An output is any span of numbers. The caller owns the memory, which has to stay in place during the call. Of a kernel that runs on a
+/// device, it is the device's memory.
+#include <parley/ops/kernels/kernel_device.hpp>
 #include <parley/tuning/results/settings.hpp>
 
 #include <concepts>
@@ -17,6 +19,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace parley::ops {
@@ -36,11 +39,17 @@ class kernel_outputs {
     return made;
   }
 
+  /// The outputs are in the memory of this device; null: in the host's.
+  kernel_outputs on(kernel_device* device) && {
+    device_ = device;
+    return std::move(*this);
+  }
+
   bool updated() const noexcept { return updated_; }
   bool empty() const noexcept { return parts_.empty(); }
   std::vector<std::byte> save() const;
-  void restore(const std::vector<std::byte>& saved) const noexcept;
-  void fill() const noexcept;
+  void restore(const std::vector<std::byte>& saved) const;
+  void fill() const;
   /// Empty if all numbers are within tolerance of `reference`; otherwise says which one is not.
   std::string compare(const std::vector<std::byte>& reference, const tuning::numerical_check& within) const;
 
@@ -60,8 +69,10 @@ class kernel_outputs {
                         return static_cast<double>(value);
                       }});
   }
+  void copy(void* to, const void* from, std::size_t bytes) const;
   std::vector<part> parts_;
   bool updated_ = false;
+  kernel_device* device_ = nullptr;
 };
 
 }  // namespace parley::ops

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t most_lines = 10'000;
 constexpr std::uint64_t usual_l2_bytes = std::uint64_t{1} << 20U;
 constexpr const char* no_icache_flush =
-    "ICACHE_FLUSH_ENABLED: a program cannot flush a CPU's instruction cache, so kernels are timed without; set it to 0";
+    "ICACHE_FLUSH_ENABLED: a program cannot flush a CPU's instruction cache, so kernels of the CPU are timed without";
 
 std::uint64_t l2_bytes() noexcept {
   const long found = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
@@ -229,7 +229,9 @@ std::shared_ptr<const void> tunable_context::claim(const std::string& kernel) {
   return {static_cast<const void*>(&*name), [all = claimed_, mine = name](const void*) { all->erase(mine); }};
 }
 
-void tunable_context::evict() {
+void tunable_context::evict(kernel_device* device) {
+  if (device != nullptr)
+    return device->evict(now_.rotating_buffer_bytes.value_or(device->cache_bytes()), now_.flush_icache);
   const std::uint64_t bytes = get_rotating_buffer_size();
   if (bytes == 0) return;
   rotating_.resize(bytes);

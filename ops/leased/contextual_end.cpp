@@ -541,16 +541,20 @@ contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel,
 }
 
 void contextual_end::recall(const kernel_core& kernel, const kernel_entry& e, context& c) {
-  if (const kernel_core::ruled by = kernel.rule_of(e); by.implementation) {
+  const auto of_all_keys = [&c](std::optional<std::uint32_t> i) { return i && *i < c.ids.size(); };
+  if (const kernel_core::ruled by = kernel.rule_of(e); of_all_keys(by.implementation)) {
     c.remembered = *by.implementation;
     return;
   } else if (!by.place.empty()) {
-    c.passed_over = by.why_not;
+    c.passed_over = by.implementation ? by.place + " names " + kernel.ids()[*by.implementation] +
+                                            ", which does not exist for all keys"
+                                      : by.why_not;
     kernels_.warn(declaration_.title() + ", kernel " + c.kernel + ": " + c.passed_over);
   }
   const auto* known = remembered(kernels_, result_name(c), e);
   if (known == nullptr) return;
-  const auto solution = kernel.find(known->solution);
+  auto solution = kernel.find(known->solution);
+  if (!of_all_keys(solution)) solution.reset();
   if (solution && c.plan.dropped(*solution)) {
     c.passed_over = "`" + known->solution + "` of the results file is not run, because " + c.fault_of[*solution];
   } else if (solution) {

@@ -56,8 +56,11 @@ class contextual_end final : public op_end, private contextual_run {
   enum class mode : std::uint8_t { trying, settled };
   struct context {
     context(const kernel_core& k, std::string parameters, tuning::contextual_limits limits)
-        : kernel(k.name()), key(std::move(parameters)), ids(k.ids()), plan(ids.size(), limits), times(ids.size()) {
-      for (const auto& i : k.implementations()) digests.push_back(i.digest);
+        : kernel(k.name()), key(std::move(parameters)),
+          ids(k.ids().begin(), k.ids().begin() + static_cast<std::ptrdiff_t>(k.for_all_keys())),
+          plan(ids.size(), limits), times(ids.size()) {
+      // Implementations that exist for some keys only may not exist on all ranks.
+      for (std::size_t i = 0; i < ids.size(); ++i) digests.push_back(k.implementations()[i].digest);
     }
     std::string kernel;
     std::string key;

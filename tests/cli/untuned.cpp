@@ -1,6 +1,7 @@
 // `parley tune --untuned`: results for what a program has listed.
 #include <parley/tests/cli/command_folder.hpp>
 
+#include <parley/cli/payload/cuda.hpp>
 #include <parley/ops/kernels/blas_libraries.hpp>
 
 #include <doctest/doctest.h>
@@ -93,4 +94,17 @@ TEST_CASE("tune --untuned keeps results where its options say, whatever the envi
   const auto together = here.parley("run -n 2 -- '" PARLEY_COMMAND "' tune --untuned untuned.csv");
   CHECK(together.status == 1);
   has(together.out + together.error, "start it without `parley run`, once per host");
+}
+
+TEST_CASE("tune --untuned --device cuda tunes on the GPU, or says why it cannot") {
+  const folder here;
+  here.write("untuned.csv", "GemmTunableOp_BFloat16_TN,tn_64_32_16\n");
+  const auto ran = here.parley("tune --untuned untuned.csv --device cuda --no-results");
+  if (parley::cli::find_cuda() && parley::cli::find_cublas()) {
+    CHECK(ran.status == 0);
+    has(ran.out, "1 tuned, 0 known before, 0 left out\n");
+  } else {
+    CHECK(ran.status == 1);
+    has(ran.error, "parley: --device cuda: unavailable: ");
+  }
 }

@@ -157,6 +157,26 @@ fi
 ! built "$cases" room-for-streams || check room-for-streams 60 "${one_gpu[@]}" "$cases" --test-case='*are made while one waits*'
 # The program captures a graph meanwhile, as many do.
 ! built "$cases" beside-captures || check beside-captures 60 "${one_gpu[@]}" "$cases" --test-case='*captures *goes on*'
+
+# Products by cuBLAS and cuBLASLt in all types; and a program's sizes are recorded, tuned without it, and used.
+if built "$cases" products; then
+  check products 240 "${one_gpu[@]}" "$cases" --test-case='*products*,*captured product*,*timed on the GPU*'
+fi
+record_tune_use() {
+  cd "$1" && rm -f tunableop_* && export PARLEY_TUNABLEOP_ENABLED=1 && "${@:3}" --tokens 16 --hidden 1024 >tuned.txt &&
+    rm -f tunableop_results* && PARLEY_TUNABLEOP_TUNING=0 PARLEY_TUNABLEOP_RECORD_UNTUNED=1 "${@:3}" --tokens 16 --hidden 1024 >recorded.txt &&
+    [ "$(grep -c '^GemmTunableOp_BFloat16_TN' tunableop_untuned0.csv)" = 4 ] && "$2" tune --untuned tunableop_untuned0.csv --device cuda &&
+    PARLEY_TUNABLEOP_TUNING=0 "${@:3}" --tokens 16 --hidden 1024 >used.txt && cat used.txt &&
+    while IFS=, read -r op key solution _; do
+      case $op in Gemm*) grep -F "$key " used.txt | grep -qF " $solution" || { echo "not used: $key $solution" && return 1; } ;; esac
+    done <tunableop_results.csv
+}
+export -f record_tune_use
+if built "$build/examples/gpu_gemm" record-tune-use; then
+  mkdir -p "$out/record-tune-use"
+  check record-tune-use 120 "${one_gpu[@]}" bash -c 'record_tune_use "$@"' - "$out/record-tune-use" "$(realpath "$parley")" \
+    "$(realpath "$build/examples/gpu_gemm")"
+fi
 # What NCCL, and UCX, do for transfers, each by itself: the same messages with only it beside the default. It must have been timed.
 # What UCX does when it first meets a GPU takes 0.75 s, which the budget would pay back too late for these messages.
 is_timed() {
@@ -447,6 +467,7 @@ if [ -n "${sanitizer:-}" ]; then
     # Under racecheck a rank is killed for want of memory, among cuBLASLt's kernels.
     tools=memcheck sanitized $layer "$build/examples/gpu_$layer" --M 256 --N 256 --K 256 --iters 1 --warmup 1
   done
+  PARLEY_TUNABLEOP_MAX_SEARCH_DURATION_MS=100 tools=memcheck sanitized gemm "$build/examples/gpu_gemm" --tokens 16 --hidden 64 --repeat 2
   sanitized sums "$sums" --bytes 4096 --calls 300
   if built "$sums" {memcheck,racecheck}-sums-one-process; then
     for tool in memcheck racecheck; do

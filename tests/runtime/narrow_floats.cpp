@@ -76,3 +76,28 @@ TEST_CASE("16-bit floats have the values and the range of their formats") {
   CHECK(f16(0x1p-26F).bits == 0);
   CHECK(f16(-0.0F).bits == 0x8000);
 }
+
+TEST_CASE("numbers of 8 bits are the ones of GPUs: 448 is the largest, halves go to even, and nothing is infinite") {
+  for (int i = 0; i < 256; ++i) {
+    f8_e4m3 one;
+    one.bits = static_cast<std::uint8_t>(i);
+    if ((i & 0x7f) == 0x7f) {
+      CHECK(std::isnan(float(one)));
+    } else {
+      CHECK(f8_e4m3(float(one)).bits == i);
+    }
+  }
+  const auto rounded = [](float x) { return float(f8_e4m3(x)); };
+  CHECK(rounded(448) == 448);
+  CHECK(rounded(463.9F) == 448);
+  CHECK(std::isnan(rounded(464)));
+  CHECK(std::isnan(rounded(std::numeric_limits<float>::infinity())));
+  CHECK(std::isnan(rounded(std::numeric_limits<float>::quiet_NaN())));
+  CHECK(rounded(17) == 16);  // between 16 and 18: 16 is even
+  CHECK(rounded(-19) == -20);
+  CHECK(rounded(0x1p-9F) == 0x1p-9F);  // the smallest
+  CHECK(rounded(0x1p-10F) == 0);
+  CHECK(rounded(0x1.8p-10F) == 0x1p-9F);
+  CHECK(rounded(0x1.fp-7F) == 0x1p-6F);  // becomes normal
+  CHECK(std::signbit(rounded(-0.0F)));
+}

@@ -6,6 +6,8 @@
 
 #include <parley/tests/tuning/generator.hpp>
 
+#include <cmath>
+
 using namespace parley::tuning;
 
 namespace {
@@ -361,4 +363,23 @@ TEST_CASE("an entry that rests on little is marked as thin, and is read again as
   CHECK(parse_results(write_results(file)).value().file == file);
   CHECK_FALSE(parse_results("op,1KiB,direct,0.25,other\n").value().file.entries().front().thin);
   CHECK(parse_results("op,1KiB,direct,0.25,thin,more\n").value().file.entries().front().thin);
+}
+
+TEST_CASE("the solutions of the nearest keys are found, each once, the nearest first") {
+  results_file file;
+  for (const auto& [parameters, solution] : {std::pair("nt_8_8_8", "small"),
+                                             {"nt_64_64_64", "middle"},
+                                             {"nt_80_64_64", "middle"},
+                                             {"nt_512_512_512", "large"},
+                                             {"nt_64_64_64_ld_1_1_1", "other"},
+                                             {"nt_70_64_64", "Default"}})
+    REQUIRE(file.add({"gemm", parameters, solution, 1}));
+  REQUIRE(file.add({"gemm_too", "nt_60_60_60", "foreign", 1}));
+  CHECK(file.solutions_near("gemm", "nt_60_60_60", 8) == std::vector<std::string>{"middle", "small", "large"});
+  CHECK(file.solutions_near("gemm", "nt_9_8_8", 1) == std::vector<std::string>{"small"});
+  CHECK(file.solutions_near("nothing", "nt_9_8_8", 1).empty());
+  CHECK(key_distance("n=8", "n=8") == 0);
+  CHECK(key_distance("n=7 m=0", "n=15 m=0") == doctest::Approx(std::log(2)));
+  CHECK(std::isinf(key_distance("n=8", "n")));
+  CHECK(key_distance("", "") == 0);
 }

@@ -43,6 +43,7 @@ struct cuda_device {
   int compute_capability = 0;  ///< 90 for sm_90
   std::uint64_t memory_bytes = 0;
   int multiprocessors = 0;
+  std::uint64_t l2_bytes = 0;
   std::string uuid;
   std::vector<int> peers{};   ///< devices whose memory it reaches directly
   std::vector<int> nvlink{};  ///< those of `peers` that it reaches over NVLink rather than a bus
@@ -123,6 +124,12 @@ class cuda_driver {
   virtual runtime::result<double> elapsed_ns(cuda_event from, cuda_event to) = 0;
   /// Copies between any two addresses that the stream's device reaches, including host memory.
   virtual runtime::errc copy(void* to, const void* from, std::size_t bytes, cuda_stream s) noexcept = 0;
+  /// Sets each byte of device memory.
+  virtual runtime::errc fill(std::span<std::byte> memory, std::byte with, cuda_stream s) noexcept = 0;
+  /// Runs a kernel that is larger than the caches of instructions, on all processors.
+  virtual runtime::errc flush_instructions(cuda_stream s) noexcept = 0;
+  /// True while work that is put into `s` is captured instead of executed.
+  virtual bool is_capturing(cuda_stream s) noexcept = 0;
   /// Copies device memory by a kernel of `blocks` blocks.
   virtual runtime::errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned blocks,
                                        cuda_stream s) noexcept = 0;

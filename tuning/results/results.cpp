@@ -300,6 +300,40 @@ std::vector<const result_entry*> results_file::find_all(std::string_view beginni
   return all;
 }
 
+std::vector<std::string> results_file::solutions_near(std::string_view op, std::string_view parameters,
+                                                      std::size_t most) const {
+  std::vector<std::pair<double, const result_entry*>> near;
+  for (const result_entry* e : find_all(std::string(op) + ",")) {
+    const double distance = key_distance(e->parameters, parameters);
+    if (!e->pins_default() && std::isfinite(distance)) near.emplace_back(distance, e);
+  }
+  std::sort(near.begin(), near.end());
+  std::vector<std::string> all;
+  for (const auto& [distance, e] : near) {
+    if (all.size() == most) break;
+    if (std::find(all.begin(), all.end(), e->solution) == all.end()) all.push_back(e->solution);
+  }
+  return all;
+}
+
+double key_distance(std::string_view a, std::string_view b) {
+  // The next number of a text; negative: there is none.
+  const auto next = [](std::string_view& text) {
+    const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+    while (!text.empty() && !is_digit(text.front())) text.remove_prefix(1);
+    double number = text.empty() ? -1 : 0;
+    for (; !text.empty() && is_digit(text.front()); text.remove_prefix(1)) number = 10 * number + (text.front() - '0');
+    return number;
+  };
+  double sum = 0;
+  for (;;) {
+    const double x = next(a), y = next(b);
+    if (x < 0 && y < 0) return sum;
+    if (x < 0 || y < 0) return std::numeric_limits<double>::infinity();
+    sum += std::abs(std::log((x + 1) / (y + 1)));
+  }
+}
+
 outcome<parsed_results> parse_results(std::string_view text) { return reader(text).read(); }
 
 std::string write_results(const results_file& file) {

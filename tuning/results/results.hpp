@@ -71,6 +71,8 @@ class results_file {
   const result_entry* find(std::string_view op, std::string_view parameters) const;
   /// All entries whose `op,parameters` begin with `beginning`, in that order; `activations/0>1,` finds those of one op.
   std::vector<const result_entry*> find_all(std::string_view beginning) const;
+  /// The solutions of those keys of an op that are nearest to `parameters` (`key_distance`), each once, the nearest first.
+  std::vector<std::string> solutions_near(std::string_view op, std::string_view parameters, std::size_t most) const;
 
   /// Adds text for people, such as `# measured on a Monday`, after everything that was added so far. A remark is only written back. Returns
   /// false if there are too many.
@@ -94,6 +96,9 @@ class results_file {
   std::vector<remark> remarks_;
   std::map<std::string, std::size_t, std::less<>> index_;  ///< "op,parameters" -> place in entries_
 };
+
+/// How far two keys are from each other: the sum of |log(a / b)| over their numbers. Infinite if they do not have as many.
+double key_distance(std::string_view a, std::string_view b);
 
 struct line_warning {
   std::size_t line = 0;  ///< counts from 1; 0: the file as a whole

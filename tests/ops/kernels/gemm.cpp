@@ -1,3 +1,4 @@
+#include <parley/tests/support/matrix_problem.hpp>
 #include <parley/tests/support/world.hpp>
 
 #include <parley/gemm.hpp>
@@ -33,77 +34,9 @@ tunable_context::options chosen(bool enabled) {
   return o;
 }
 
-// Small whole numbers: sums of products are exact in each type.
 template <class T>
-std::vector<T> numbers(std::size_t count, unsigned seed) {
-  std::vector<T> all;
-  for (std::size_t i = 0; i < count; ++i)
-    all.push_back(static_cast<T>(static_cast<float>((i * 7 + seed * 13) % 5) - 2.0F));
-  return all;
-}
-
-/// A multiplication with its memory.
-template <class T>
-struct problem {
-  gemm_call<T> call;
-  std::vector<T> a, b, c, bias;
-  std::size_t lda, ldb, ldc;  // as given or smallest
-  bool by_rows() const { return call.order == matrix_order::row_major; }
-
-  explicit problem(const gemm_call<T>& given) : call(given) {
-    const auto least = [&](std::size_t rows, std::size_t columns) { return by_rows() ? columns : rows; };
-    const auto across = [&](std::size_t rows, std::size_t columns) { return by_rows() ? rows : columns; };
-    const std::size_t rows_a = call.trans_a ? call.k : call.m, columns_a = call.trans_a ? call.m : call.k;
-    const std::size_t rows_b = call.trans_b ? call.n : call.k, columns_b = call.trans_b ? call.k : call.n;
-    lda = call.lda != 0 ? call.lda : least(rows_a, columns_a);
-    ldb = call.ldb != 0 ? call.ldb : least(rows_b, columns_b);
-    ldc = call.ldc != 0 ? call.ldc : least(call.m, call.n);
-    stride_a = lda * across(rows_a, columns_a);
-    stride_b = ldb * across(rows_b, columns_b);
-    stride_c = ldc * across(call.m, call.n);
-    a = numbers<T>(stride_a * call.batch, 1);
-    b = numbers<T>(stride_b * call.batch, 2);
-    c = numbers<T>(stride_c * call.batch, 3);
-  }
-  void add_bias() { bias = numbers<T>(by_rows() ? call.n : call.m, 4); }
-  gemm_call<T> with_memory() {
-    gemm_call<T> full = call;
-    full.a = a, full.b = b, full.c = c, full.bias = bias;
-    return full;
-  }
-  std::size_t at(std::size_t row, std::size_t column, std::size_t leading) const {
-    return by_rows() ? row * leading + column : column * leading + row;
-  }
-  std::vector<T> expected() const {
-    std::vector<T> out = c;
-    for (std::size_t x = 0; x < call.batch; ++x)
-      for (std::size_t i = 0; i < call.m; ++i)
-        for (std::size_t j = 0; j < call.n; ++j) {
-          double sum = 0;
-          for (std::size_t p = 0; p < call.k; ++p)
-            sum += double(a[x * stride_a + (call.trans_a ? at(p, i, lda) : at(i, p, lda))]) *
-                   double(b[x * stride_b + (call.trans_b ? at(j, p, ldb) : at(p, j, ldb))]);
-          T& here = out[x * stride_c + at(i, j, ldc)];
-          const double before = call.beta == 0 ? 0 : double(call.beta) * double(here);
-          const double more = bias.empty() ? 0 : double(bias[by_rows() ? j : i]);
-          here = static_cast<T>(static_cast<gemm_scalar<T>>(double(call.alpha) * sum + before + more));
-        }
-    return out;
-  }
-  std::size_t stride_a, stride_b, stride_c;
-};
-
-template <class T>
-void check_equal(const std::vector<T>& seen, const std::vector<T>& expected, const std::string& what) {
-  REQUIRE(seen.size() == expected.size());
-  std::size_t wrong = 0;
-  for (std::size_t i = 0; i < seen.size(); ++i) wrong += double(seen[i]) == double(expected[i]) ? 0 : 1;
-  CHECK_MESSAGE(wrong == 0, what, ": ", wrong, " of ", seen.size(), " numbers are wrong");
-}
-
-template <class T>
-std::vector<problem<T>> problems() {
-  std::vector<problem<T>> all;
+std::vector<matrix_problem<T>> problems() {
+  std::vector<matrix_problem<T>> all;
   for (const matrix_order order : {matrix_order::column_major, matrix_order::row_major})
     for (const bool trans_a : {false, true})
       for (const bool trans_b : {false, true}) {
@@ -142,7 +75,7 @@ void check_each(const char* type) {
   for (const std::string& id : ids) {
     tunable_context context(clock, nullptr, chosen(true));
     gemm<T> multiply(context);
-    for (problem<T>& p : problems<T>()) {
+    for (matrix_problem<T>& p : problems<T>()) {
       const auto call = p.with_memory();
       tuning::results_file pinned;
       REQUIRE(pinned.add({name_of(multiply.decision(call)), multiply.decision(call).parameters, id, 1}));
@@ -195,8 +128,8 @@ TEST_CASE("results that PyTorch wrote are read: with leading dimensions in the k
   REQUIRE(file.add({"GemmTunableOp_float_NN", "nn_7_5_3_ld_7_3_7", "blocked", 0.1}));
   REQUIRE(file.add({"GemmTunableOp_float_NT", "nt_7_5_3", "Default", 0.1}));
   context.remember(file);
-  problem<float> plain(gemm_call<float>{.m = 7, .n = 5, .k = 3});
-  problem<float> transposed(gemm_call<float>{.m = 7, .n = 5, .k = 3, .trans_b = true});
+  matrix_problem<float> plain(gemm_call<float>{.m = 7, .n = 5, .k = 3});
+  matrix_problem<float> transposed(gemm_call<float>{.m = 7, .n = 5, .k = 3, .trans_b = true});
   multiply(plain.with_memory());
   multiply(transposed.with_memory());
   CHECK(multiply.runs(plain.call) == "blocked");
@@ -210,7 +143,7 @@ TEST_CASE("a multiplication is tuned at its first call and gives the right numbe
   tunable_context context(clock, nullptr, chosen(true));
   gemm<float> multiply(context);
   for (const float beta : {0.0F, 3.0F}) {
-    problem<float> p(gemm_call<float>{.m = 20, .n = 10, .k = 5, .beta = beta, .ldc = 24});
+    matrix_problem<float> p(gemm_call<float>{.m = 20, .n = 10, .k = 5, .beta = beta, .ldc = 24});
     for (int i = 0; i < 2; ++i) {
       const std::vector<float> expected = p.expected();
       multiply(p.with_memory());
@@ -224,7 +157,7 @@ TEST_CASE("a product of nothing scales C and adds the bias, and one without rows
   virtual_time clock;
   tunable_context context(clock, nullptr, chosen(true));
   gemm<double> multiply(context);
-  problem<double> p(gemm_call<double>{.m = 4, .n = 3, .k = 0, .beta = 2});
+  matrix_problem<double> p(gemm_call<double>{.m = 4, .n = 3, .k = 0, .beta = 2});
   p.add_bias();
   const std::vector<double> expected = p.expected();
   multiply(p.with_memory());
@@ -239,7 +172,7 @@ TEST_CASE("if beta is 0, C may hold anything, and a sum that has NaN in it is Na
   virtual_time clock;
   tunable_context context(clock, nullptr, chosen(false));
   gemm<float> multiply(context);
-  problem<float> p(gemm_call<float>{.m = 4, .n = 4, .k = 4});
+  matrix_problem<float> p(gemm_call<float>{.m = 4, .n = 4, .k = 4});
   const std::vector<float> expected = p.expected();
   p.c.assign(16, std::numeric_limits<float>::quiet_NaN());
   multiply(p.with_memory());
@@ -254,7 +187,7 @@ TEST_CASE("a multiplication that does not fit its memory is refused, and changes
   tunable_context context(clock, nullptr, chosen(true));
   gemm<float> multiply(context);
   const auto refused = [&](auto&& change) {
-    problem<float> p(gemm_call<float>{.m = 7, .n = 5, .k = 3, .batch = 2});
+    matrix_problem<float> p(gemm_call<float>{.m = 7, .n = 5, .k = 3, .batch = 2});
     gemm_call<float> call = p.with_memory();
     change(call);
     const std::vector<float> before = p.c;
@@ -290,7 +223,7 @@ TEST_CASE("memory behind C and between its columns stays, even if numbers are co
     o.mine.check.on = true;
     tunable_context context(clock, nullptr, o);
     gemm<float> multiply(context);
-    problem<float> p(gemm_call<float>{.m = 8, .n = 6, .k = 4, .ldc = ldc});
+    matrix_problem<float> p(gemm_call<float>{.m = 8, .n = 6, .k = 4, .ldc = ldc});
     std::vector<float> expected = p.expected();
     expected.resize(expected.size() + 16, 7.0F);
     p.c.resize(p.c.size() + 16, 7.0F);
@@ -319,7 +252,7 @@ TEST_CASE("a library that is switched off is not tried") {
   tunable_context context(clock, nullptr, chosen(true));
   gemm<float> multiply(context);
   for (blas_library* const each : blas_libraries()) context.enable_family(each->name(), false);
-  problem<float> p(gemm_call<float>{.m = 9, .n = 9, .k = 9});
+  matrix_problem<float> p(gemm_call<float>{.m = 9, .n = 9, .k = 9});
   multiply(p.with_memory());
   const std::string ran = multiply.runs(p.call);
   CHECK((ran == "blocked" || ran == multiply.implementations().front()));
@@ -343,7 +276,7 @@ TEST_CASE("a multiplication leaves the program's number of threads as it was") {
   const int mine = usable_processors() > 1 ? 2 : 1;
   if (set != nullptr && get != nullptr) set(mine);
   if (set_openmp != nullptr && get_openmp != nullptr) set_openmp(mine);
-  problem<float> p({.m = 24, .n = 17, .k = 33});
+  matrix_problem<float> p({.m = 24, .n = 17, .k = 33});
   multiply(p.with_memory());  // tries all libraries and numbers of threads
   CHECK((get == nullptr || get() == mine));
   CHECK((get_openmp == nullptr || get_openmp() == mine));
@@ -363,7 +296,7 @@ TEST_CASE("the threads of the libraries rest soon after a multiplication, and no
     ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &spent);
     return double(spent.tv_sec) * 1e3 + double(spent.tv_nsec) / 1e6;
   };
-  problem<float> p({.m = 128, .n = 128, .k = 128});
+  matrix_problem<float> p({.m = 128, .n = 128, .k = 128});
   double least_ms = 1e9;  // of several pauses, because a loaded machine delays the threads
   for (int pause = 0; pause < 5; ++pause) {
     multiply(p.with_memory());

@@ -1,3 +1,5 @@
+#include <parley/tests/support/devices/fake_cublas.hpp>
+
 #include <parley/gemm.hpp>
 #include <parley/offline_tuning.hpp>
 #include <parley/ops/kernels/blas_libraries.hpp>
@@ -100,4 +102,32 @@ TEST_CASE("nothing is tuned if the environment forbids it, or if there is no fil
   CHECK_THROWS_WITH_AS(tune_lines(forbidden, four, "f"), doctest::Contains("PARLEY_TUNABLEOP_TUNING"), failure);
   tunable_context without_disk(clock, nullptr, quick());
   CHECK(tune_in_file(without_disk, "f").code() == errc::unavailable);
+}
+
+TEST_CASE("with a GPU, the listed multiplications are tuned there, in its types") {
+  virtual_time clock;
+  tests::fake_cuda gpu;
+  tests::fake_cublas blas(gpu);
+  const offline_gpu where{gpu, blas};
+  tunable_context kernels(clock, nullptr, quick());
+  const offline_report all =
+      tune_lines(kernels,
+                 "GemmTunableOp_tf32_NT,nt_8_6_4\n"
+                 "GemmTunableOp_Half_TN,tn_8_6_4\n"
+                 "GemmStridedBatchedTunableOp_double_TN,tn_8_6_4_B_3\n"
+                 "GemmAndBiasTunableOp_BFloat16_NN,nn_8_6_4_ld_8_4_10\n"
+                 "ScaledGemmTunableOp_Float8_e4m3fn_Float8_e4m3fn_BFloat16_TN,tn_16_16_16_ld_16_16_16_rw_0_bias_None\n"
+                 "ScaledGemmTunableOp_Float8_e4m3fn_Float8_e4m3fn_Half_TN,tn_16_16_16_ld_16_16_16_rw_0_bias_Half\n"
+                 "ScaledGemmTunableOp_Float8_e4m3fn_Float8_e4m3fn_Half_TN,tn_16_16_16_ld_16_16_16_rw_1_bias_None\n"
+                 "ScaledGemmTunableOp_Float8_e5m2_Float8_e4m3fn_Half_TN,tn_16_16_16_ld_16_16_16_rw_0_bias_None\n"
+                 "GemmTunableOp_ComplexFloat_NN,nn_2_2_2\n",
+                 "untuned.csv", {}, &where);
+  CHECK(all.tuned == 6);
+  REQUIRE(all.left_out.size() == 3);
+  CHECK(all.left_out[0].find("its key is not like tn_4096_16_4096_ld_4096_4096_4096_rw_0_bias_None") !=
+        std::string::npos);
+  CHECK(all.left_out[1].find("no products of type Float8_e5m2_Float8_e4m3fn_Half on a GPU") != std::string::npos);
+  CHECK(all.left_out[2].find("no products of type ComplexFloat on a GPU") != std::string::npos);
+  for (const tuning::result_entry& e : kernels.get_tuning_results().entries()) CHECK(e.time_ms > 0);
+  CHECK(gpu.blocks() == 0);  // nothing is left on the GPU
 }

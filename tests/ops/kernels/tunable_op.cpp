@@ -708,3 +708,66 @@ TEST_CASE("one rank reports each unused pin, at the end") {
   REQUIRE(w[1].idle_pins().size() == 1);
   CHECK(w[1].idle_pins()[0].find("`acts/1>0,1MiB`") != std::string::npos);
 }
+
+TEST_CASE("implementations that exist for some keys only are tried for these keys, and keep their names") {
+  virtual_time clock;
+  counts ran;
+  tunable_context context(clock, nullptr, quick());
+  scale_op::options o = scale_of({right("plain", 1'000'000, ran)});
+  std::vector<std::string> asked;
+  o.for_key = [&](const std::string& named, read_numbers in, numbers) {
+    asked.push_back(named.empty() ? "all" : named);
+    std::vector<scale_op::implementation> mine;
+    const auto add = [&](std::string id, time_ns takes_ns) {
+      if (named.empty() || named == id) mine.push_back(right(std::move(id), takes_ns, ran));
+    };
+    if (in.size() == 9) add("only_nine", 10'000);
+    if (in.size() % 2 == 0) add("even(by=2)", 300'000);
+    add("any", 700'000);
+    return mine;
+  };
+  scale_op op(context, std::move(o));
+  scale_numbers(clock, op, 8);
+  CHECK(asked == std::vector<std::string>{"all"});
+  CHECK(ran["only_nine"] == 0);
+  scale_numbers(clock, op, 9);
+  // The winner of 8 is a hint for 9, for which it does not exist.
+  CHECK(asked == std::vector<std::string>{"all", "even(by=2)", "all"});
+  scale_numbers(clock, op, 11);
+  std::vector<float> in(8), out(8);
+  const auto chosen = [&](std::size_t n) {
+    in.resize(n), out.resize(n);
+    return op.id_of(op.decision(in, out));
+  };
+  CHECK(chosen(8) == "even(by=2)");
+  CHECK(chosen(9) == "only_nine");
+  CHECK(chosen(11) == "any");
+}
+
+TEST_CASE("an implementation that exists for one key is found by its name in a results file, without the others") {
+  virtual_time clock;
+  counts ran;
+  tunable_context context(clock, nullptr, quick());
+  tuning::results_file file;
+  REQUIRE(file.add({"scale", "n=8", "own(by=4)", 0.3}));
+  REQUIRE(file.add({"scale", "n=9", "gone(by=4)", 0.3}));
+  context.remember(file);
+  scale_op::options o = scale_of({right("plain", 1'000'000, ran)});
+  std::vector<std::string> asked;
+  o.for_key = [&](const std::string& named, read_numbers, numbers) {
+    asked.push_back(named.empty() ? "all" : named);
+    std::vector<scale_op::implementation> mine;
+    if (named.empty() || named == "own(by=4)") mine.push_back(right("own(by=4)", 300'000, ran));
+    return mine;
+  };
+  scale_op op(context, std::move(o));
+  scale_numbers(clock, op, 8);
+  CHECK(asked == std::vector<std::string>{"own(by=4)"});
+  CHECK(ran["own(by=4)"] == 1);
+  CHECK(ran["plain"] == 0);
+  scale_numbers(clock, op, 9);
+  std::vector<float> in(9), out(9);
+  CHECK(op.decision(in, out).passed_over == "`gone(by=4)` of the results file is none of its implementations");
+  CHECK(op.id_of(op.decision(in, out)) == "own(by=4)");
+  CHECK(asked.back() == "all");
+}

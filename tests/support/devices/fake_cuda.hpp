@@ -183,6 +183,21 @@ class fake_cuda final : public transports::cuda_driver {
     if ((is_pageable(to) || is_pageable(from)) && std::ranges::any_of(before, waits)) ++copies_that_hold;
     return errc::none;
   }
+  errc fill(std::span<std::byte> memory, std::byte with, cuda_stream s) noexcept override {
+    if (is_broken(s)) return errc::device_failed;
+    push(s, {operation::kind::work,
+             [this, memory, with] { std::memset(here(memory.data()), std::to_integer<int>(with), memory.size()); },
+             ticks_per_copy,
+             nullptr,
+             0,
+             {}});
+    return errc::none;
+  }
+  std::uint64_t instruction_flushes = 0;
+  errc flush_instructions(cuda_stream s) noexcept override {
+    ++instruction_flushes;
+    return is_broken(s) ? errc::device_failed : errc::none;
+  }
   errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned blocks, cuda_stream s) noexcept override {
     const errc started = copy(to, from, bytes, s);
     if (started != errc::none) return started;
@@ -295,6 +310,7 @@ class fake_cuda final : public transports::cuda_driver {
     stream_of(s).captured.emplace();
     return is_broken(s) ? errc::device_failed : errc::none;
   }
+  bool is_capturing(cuda_stream s) noexcept override { return stream_of(s).captured.has_value(); }
   runtime::result<transports::cuda_graph> end_capture(cuda_stream s) override {
     auto captured = std::exchange(stream_of(s).captured, {});
     if (!captured || is_broken(s))

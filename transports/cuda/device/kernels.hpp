@@ -15,6 +15,8 @@ cudaError_t launch_copies_once(cudaStream_t s);
 cudaError_t launch_peer_sums_once(cudaStream_t s);
 cudaError_t launch_pieces_once(cudaStream_t s);
 cudaError_t launch_adds_once(cudaStream_t s);
+// A kernel whose code is larger than a processor's caches of instructions.
+cudaError_t launch_long_code(unsigned blocks, cudaStream_t s);
 cudaError_t launch_copy(void* to, const void* from, std::size_t bytes, unsigned blocks, cudaStream_t s);
 cudaError_t launch_peer_sum(void* floats, std::size_t bytes, const peer_boxes& with, cudaStream_t s);
 cudaError_t launch_add_up(void* floats, std::size_t bytes, std::span<const std::byte* const> parts, unsigned blocks,

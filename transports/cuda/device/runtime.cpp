@@ -59,6 +59,7 @@ class runtime_driver final : public cuda_driver {
                        .compute_capability = 10 * p.major + p.minor,
                        .memory_bytes = p.totalGlobalMem,
                        .multiprocessors = p.multiProcessorCount,
+                       .l2_bytes = static_cast<std::uint64_t>(p.l2CacheSize),
                        .uuid = uuid_text(p.uuid),
                        .ipc = says_yes(cudaDeviceGetAttribute, cudaDevAttrIpcEventSupport, d)};
       for (int other = 0; other < count; ++other) {
@@ -95,6 +96,7 @@ class runtime_driver final : public cuda_driver {
       must(launch_peer_sums_once(made), "a first launch of the kernels that sum with peers");
       must(launch_pieces_once(made), "a first launch of the kernels that pack");
       must(launch_adds_once(made), "a first launch of the kernels that add");
+      must(launch_long_code(1, made), "a first launch of the kernel that flushes the caches of instructions");
     }
     return made;
   }
@@ -155,6 +157,21 @@ class runtime_driver final : public cuda_driver {
   }
   errc copy(void* to, const void* from, std::size_t bytes, cuda_stream s) noexcept override {
     return note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s), "cudaMemcpyAsync");
+  }
+  errc fill(std::span<std::byte> memory, std::byte with, cuda_stream s) noexcept override {
+    return note(cudaMemsetAsync(memory.data(), std::to_integer<int>(with), memory.size(), s), "cudaMemsetAsync");
+  }
+  errc flush_instructions(cuda_stream s) noexcept override {
+    int device = 0;
+    if (const errc known = find_device(s, device); known != errc::none) return known;
+    const on_device here(device);
+    const auto processors = static_cast<unsigned>(devices_[static_cast<std::size_t>(device)].multiprocessors);
+    return note(launch_long_code(processors, s), "the kernel that flushes the caches of instructions");
+  }
+  bool is_capturing(cuda_stream s) noexcept override {
+    cudaStreamCaptureStatus seen = cudaStreamCaptureStatusNone;
+    const errc asked = note(cudaStreamIsCapturing(s, &seen), "cudaStreamIsCapturing");
+    return asked == errc::none && seen != cudaStreamCaptureStatusNone;
   }
   errc copy_by_kernel(void* to, const void* from, std::size_t bytes, unsigned blocks, cuda_stream s) noexcept override {
     int device = 0;

@@ -1,0 +1,281 @@
+#include <parley/cuda_gemm.hpp>
+
+#include <parley/cuda_kernels.hpp>
+#include <parley/ops/kernels/gemm_algorithms.hpp>
+#include <parley/ops/kernels/gemm_sizes.hpp>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace parley::ops {
+
+using namespace gemm_sizes;
+using runtime::bf16;
+using runtime::f16;
+using runtime::f8_e4m3;
+using transports::cuda_stream;
+using transports::gemm_algorithm;
+using transports::matrix_product;
+using transports::number;
+
+namespace {
+
+template <class T>
+struct type;
+template <>
+struct type<float> {
+  static constexpr const char* name = "float";
+  static constexpr const char* in_scaled = "Float";
+  static constexpr number is = number::f32;
+};
+template <>
+struct type<double> {
+  static constexpr const char* name = "double";
+  static constexpr number is = number::f64;
+};
+template <>
+struct type<f16> {
+  static constexpr const char* name = "Half";
+  static constexpr const char* in_scaled = "Half";
+  static constexpr number is = number::f16;
+};
+template <>
+struct type<bf16> {
+  static constexpr const char* name = "BFloat16";
+  static constexpr const char* in_scaled = "BFloat16";
+  static constexpr number is = number::bf16;
+};
+template <>
+struct type<f8_e4m3> {
+  static constexpr const char* in_scaled = "Float8_e4m3fn";
+  static constexpr number is = number::f8_e4m3;
+};
+
+constexpr std::size_t alignment = 16;  // in bytes: what the heuristic and the check of cuBLASLt count on
+
+bool is_aligned(const void* at) noexcept { return reinterpret_cast<std::uintptr_t>(at) % alignment == 0; }
+
+}  // namespace
+
+template <class T, class Out>
+struct cuda_gemm<T, Out>::state {
+  static constexpr bool is_scaled = std::is_same_v<T, f8_e4m3>;
+  using call_type = gemm_call<T, Out>;
+  using kernel_type = tunable_op<void(const call_type&)>;
+  using implementation = typename kernel_type::implementation;
+
+  state(tunable_context& c, transports::cuda_driver& d, transports::cublas_library& l, const cuda_gemm_options& o)
+      : context(c), library(l), options(o), gpu(c.where(), d, o.device) {}
+
+  // ---- one product
+
+  matrix_product product_of(const call_type& c) const {
+    matrix_product p{.of_a_b = type<T>::is, .of_c = type<Out>::is, .trans_a = c.trans_a, .trans_b = c.trans_b};
+    if (options.tf32 && p.of_a_b == number::f32) p.of_a_b = number::tf32;
+    p.m = c.m, p.n = c.n, p.k = c.k;
+    p.lda = c.lda, p.ldb = c.ldb, p.ldc = c.ldc;
+    p.batch = c.batch, p.stride_a = c.stride_a, p.stride_b = c.stride_b, p.stride_c = c.stride_c;
+    p.has_bias = !c.bias.empty();
+    p.device = options.device;
+    return p;
+  }
+  static transports::matrix_values values_of(const call_type& c) {
+    return {c.a.data(), c.b.data(), c.c.data(), c.bias.data(), c.scale_a, c.scale_b, c.alpha, c.beta};
+  }
+  void must(runtime::errc outcome) const {
+    if (outcome != runtime::errc::none) runtime::raise({outcome, "gemm: " + library.fault()});
+  }
+  std::span<std::byte> workspace() {
+    transports::cuda_memory& mine = workspaces[gpu.stream()];
+    if (mine.bytes().size() < options.workspace_bytes)
+      mine = transports::cuda_memory::on_device(gpu.driver(), options.device, options.workspace_bytes);
+    return mine.bytes();
+  }
+  void by_cublas(const call_type& c) { must(library.multiply(product_of(c), values_of(c), workspace(), gpu.stream())); }
+  void by(const gemm_algorithm& g, const call_type& c) {
+    must(library.multiply(product_of(c), values_of(c), g, workspace(), gpu.stream()));
+  }
+  void by_guess(const call_type& c) { by(first_guess(c), c); }
+  /// What cuBLASLt's heuristic chooses for the latest sizes.
+  const gemm_algorithm& first_guess(const call_type& c) {
+    if (!latest.guess) {
+      const auto all = library.guesses(product_of(c), options.workspace_bytes);
+      if (all.empty())
+        runtime::raise({runtime::errc::unavailable, "gemm: cuBLASLt has no algorithm for this product" +
+                                                        (library.fault().empty() ? "" : ": " + library.fault())});
+      latest.guess = all.front();
+    }
+    return *latest.guess;
+  }
+  static bool needs_cublaslt(const call_type& c) { return is_scaled || !c.bias.empty(); }
+
+  // ---- kernels
+
+  /// TunableOp has a name for each kind and each pair of layouts, so each of them is a kernel by itself. It names no batch with a bias, whose
+  /// default cannot be cuBLAS. The bias of scaled products is part of their keys.
+  static std::size_t kind(const call_type& c) {
+    if (is_scaled) return c.batch == 1 ? 0 : 1;
+    return c.batch != 1 && !c.bias.empty() ? 3 : static_cast<std::size_t>(kind_of(c));
+  }
+  kernel_type& kernel(const call_type& c) {
+    auto& mine = kernels[(kind(c) * 2 + (c.trans_a ? 1 : 0)) * 2 + (c.trans_b ? 1 : 0)];
+    if (mine == nullptr) mine = make(c);
+    return *mine;
+  }
+  std::string name_of(const call_type& c) const {
+    static constexpr const char* kinds[] = {"Gemm", "GemmStridedBatched", "GemmAndBias", "GemmStridedBatchedAndBias"};
+    const std::string name = std::string(kinds[kind(c)]) + "TunableOp_";
+    const std::string layout = std::string("_") + (c.trans_a ? "T" : "N") + (c.trans_b ? "T" : "N");
+    if constexpr (is_scaled) {
+      const std::string in = std::string(type<T>::in_scaled) + "_";
+      return "Scaled" + name + in + in + type<Out>::in_scaled + layout;
+    } else {
+      return name + (options.tf32 && std::is_same_v<T, float> ? "tf32" : type<T>::name) + layout;
+    }
+  }
+  std::unique_ptr<kernel_type> make(const call_type& c) {
+    typename kernel_type::options o;
+    o.name = name_of(c);
+    o.key = [](const call_type& call) {
+      const kernel_key sizes = key_of(call);
+      if constexpr (is_scaled) {
+        const auto* const n = sizes.begin();
+        return kernel_key{n[0], n[1], n[2], n[3], n[4], n[5], n[6], {"bias", call.bias.empty() ? 0U : 1U}};
+      } else {
+        return sizes;
+      }
+    };
+    const implementation guessed{
+        .id = "cublaslt", .run = [this](const call_type& call) { by_guess(call); }, .family = "cublaslt"};
+    if (!needs_cublaslt(c))
+      o.implementations.push_back(
+          {.id = "cublas", .run = [this](const call_type& call) { by_cublas(call); }, .family = "cublas"});
+    o.implementations.push_back(guessed);
+    o.for_key = [this](const std::string& named, const call_type& call) { return own_of(named, call); };
+    o.outputs = outputs_of<T, Out>;
+    o.device = &gpu;
+    o.key_texts = [trans_a = c.trans_a, trans_b = c.trans_b](const kernel_key& k) {
+      std::vector<std::string> texts = texts_of(k, trans_a, trans_b);
+      if constexpr (is_scaled) {
+        // Its leading dimensions are always there.
+        const bool has_bias = (k.end() - 1)->number != 0;
+        return std::vector{texts.back() + "_rw_0_bias_" + (has_bias ? type<Out>::in_scaled : "None")};
+      } else {
+        return texts;
+      }
+    };
+    return std::make_unique<kernel_type>(context, std::move(o));
+  }
+  std::vector<implementation> own_of(const std::string& named, const call_type& c) {
+    const matrix_product p = product_of(c);
+    std::vector<implementation> all;
+    const auto add = [&](const gemm_algorithm& g) {
+      all.push_back({.id = id_of(g), .run = [this, g](const call_type& call) { by(g, call); }, .family = "cublaslt"});
+    };
+    if (!named.empty()) {
+      auto g = algorithm_of(named);
+      if (g && library.takes(p, *g, options.workspace_bytes)) add(*g);
+      return all;
+    }
+    const std::size_t most = std::min<std::size_t>(options.most_algorithms, tuning::limits::configs - 96);
+    for (const gemm_algorithm& g : algorithms_for(library, p, options.workspace_bytes, most)) {
+      if (!(g == first_guess(c))) add(g);
+    }
+    return all;
+  }
+
+  // ---- calls
+
+  /// What the latest call has found out about its sizes. Programs repeat them.
+  struct known {
+    call_type given{};
+    call_type full{};
+    gemm_memory needs{};
+    kernel_type* by = nullptr;
+    kernel_entry* entry = nullptr;
+    std::optional<gemm_algorithm> guess{};
+  };
+  void call(const call_type& given, cuda_stream stream) {
+    if (latest.by == nullptr || !is_of_same_sizes(given, latest.given)) {
+      const call_type full = in_full(given);
+      const gemm_memory sizes = memory_of(full, given.order);
+      if (full.m == 0 || full.n == 0 || full.batch == 0) return;
+      kernel_type& its = kernel(full);
+      latest = {given, full, sizes, &its, &its.entry(full), {}};
+    }
+    call_type c = latest.full;
+    const bool swapped = given.order == matrix_order::row_major;
+    c.alpha = given.alpha, c.beta = given.beta;
+    c.a = swapped ? given.b : given.a;
+    c.b = swapped ? given.a : given.b;
+    c.c = given.c, c.bias = given.bias;
+    c.scale_a = swapped ? given.scale_b : given.scale_a;
+    c.scale_b = swapped ? given.scale_a : given.scale_b;
+    check(c, latest.needs, given.order);
+    if (c.k == 0 && needs_cublaslt(c)) refuse("cuBLASLt cannot multiply with k = 0; add the bias yourself");
+    c.a = c.a.first(latest.needs.a);
+    c.b = c.b.first(latest.needs.b);
+    c.c = c.c.first(latest.needs.c);
+    gpu.use(stream);
+    const bool aligned =
+        is_aligned(c.a.data()) && is_aligned(c.b.data()) && is_aligned(c.c.data()) && is_aligned(c.bias.data());
+    if (aligned && c.k != 0) return latest.by->call(*latest.entry, c);
+    needs_cublaslt(c) ? by_guess(c) : by_cublas(c);
+  }
+
+  tunable_context& context;
+  transports::cublas_library& library;
+  cuda_gemm_options options;
+  cuda_kernels gpu;
+  std::map<cuda_stream, transports::cuda_memory> workspaces{};
+  known latest{};
+  std::array<std::unique_ptr<kernel_type>, 16> kernels{};
+};
+
+template <class T, class Out>
+cuda_gemm<T, Out>::cuda_gemm(tunable_context& context, transports::cuda_driver& driver,
+                             transports::cublas_library& library, cuda_gemm_options o)
+    : state_(std::make_unique<state>(context, driver, library, o)) {}
+template <class T, class Out>
+cuda_gemm<T, Out>::cuda_gemm(cuda_gemm&&) noexcept = default;
+template <class T, class Out>
+cuda_gemm<T, Out>::~cuda_gemm() = default;
+
+template <class T, class Out>
+void cuda_gemm<T, Out>::operator()(const gemm_call<T, Out>& call, cuda_stream stream) {
+  state_->call(call, stream);
+}
+
+template <class T, class Out>
+const kernel_entry& cuda_gemm<T, Out>::decision(const gemm_call<T, Out>& given) {
+  const gemm_call<T, Out> call = in_full(given);
+  return state_->kernel(call).decision(call);
+}
+
+template <class T, class Out>
+const std::string& cuda_gemm<T, Out>::runs(const gemm_call<T, Out>& given) {
+  const gemm_call<T, Out> call = in_full(given);
+  auto& kernel = state_->kernel(call);
+  return kernel.id_of(kernel.decision(call));
+}
+
+template <class T, class Out>
+gemm_memory cuda_gemm<T, Out>::needs(const gemm_call<T, Out>& given) {
+  gemm_memory all = memory_of(in_full(given), given.order);
+  if (given.order == matrix_order::row_major) std::swap(all.a, all.b);
+  return all;
+}
+
+template class cuda_gemm<float>;
+template class cuda_gemm<double>;
+template class cuda_gemm<f16>;
+template class cuda_gemm<bf16>;
+template class cuda_gemm<f8_e4m3, float>;
+template class cuda_gemm<f8_e4m3, f16>;
+template class cuda_gemm<f8_e4m3, bf16>;
+
+}  // namespace parley::ops

@@ -1,0 +1,94 @@
+#include <parley/cuda_kernels.hpp>
+
+#include <algorithm>
+
+namespace parley::ops {
+
+using runtime::errc;
+
+namespace {
+constexpr runtime::time_ns patience_ns = 100'000'000;    // with work that was in the stream before
+constexpr runtime::time_ns longest_ns = 30'000'000'000;  // of one run of a kernel
+}  // namespace
+
+cuda_kernels::cuda_kernels(runtime::executor& ex, transports::cuda_driver& driver, int device,
+                           transports::cuda_stream stream)
+    : executor_(ex), driver_(driver), device_(device), stream_(stream) {
+  if (device < 0 || static_cast<std::size_t>(device) >= driver.devices().size())
+    runtime::raise({errc::unavailable, "there is no CUDA device " + std::to_string(device) + "; this process has " +
+                                           std::to_string(driver.devices().size())});
+  began_ = driver_.make_timed_event(device);
+  try {
+    ended_ = driver_.make_timed_event(device);
+  } catch (...) {
+    driver_.destroy(began_);
+    throw;
+  }
+}
+
+cuda_kernels::~cuda_kernels() {
+  driver_.destroy(began_);
+  driver_.destroy(ended_);
+}
+
+void cuda_kernels::must(errc outcome) const {
+  if (outcome != errc::none) runtime::raise({outcome, driver_.fault()});
+}
+
+cuda_kernels::state cuda_kernels::wait_for_stream(runtime::time_ns most_ns) {
+  const runtime::time_ns until_ns = executor_.precise_now() + most_ns;
+  errc seen = errc::pending;
+  while ((seen = driver_.query(ended_)) == errc::pending) {
+    if (executor_.precise_now() > until_ns) return state::still_running;
+  }
+  must(seen);
+  return state::ended;
+}
+
+void cuda_kernels::finish() {
+  must(driver_.record(ended_, stream_));
+  if (wait_for_stream(longest_ns) == state::still_running)
+    runtime::raise({errc::device_failed, "a kernel on device " + std::to_string(device_) + " has not ended after " +
+                                             std::to_string(longest_ns / 1'000'000'000) + " s"});
+}
+
+std::string cuda_kernels::why_not_now() {
+  if (driver_.is_capturing(stream_)) return "its stream is being captured";
+  must(driver_.record(ended_, stream_));
+  return wait_for_stream(patience_ns) == state::ended ? "" : "its stream has earlier work that has not ended";
+}
+
+std::uint64_t cuda_kernels::cache_bytes() const noexcept {
+  return driver_.devices()[static_cast<std::size_t>(device_)].l2_bytes;
+}
+
+void cuda_kernels::evict(std::uint64_t bytes, bool instructions) {
+  if (instructions) must(driver_.flush_instructions(stream_));
+  if (other_data_.bytes().size() < bytes) {
+    try {
+      other_data_ = transports::cuda_memory::on_device(driver_, device_, bytes);
+    } catch (const runtime::failure&) {
+      // What is there must do.
+    }
+  }
+  const auto some = other_data_.bytes().first(std::min<std::size_t>(bytes, other_data_.bytes().size()));
+  if (!some.empty()) must(driver_.fill(some, std::byte{1}, stream_));
+}
+
+void cuda_kernels::begin() { must(driver_.record(began_, stream_)); }
+
+double cuda_kernels::end() {
+  finish();
+  return driver_.elapsed_ns(began_, ended_).value();
+}
+
+void cuda_kernels::copy(void* to, const void* from, std::size_t bytes) {
+  must(driver_.copy(to, from, bytes, stream_));
+  finish();
+}
+
+void cuda_kernels::fill(std::span<std::byte> memory, std::byte with) {
+  if (!memory.empty()) must(driver_.fill(memory, with, stream_));
+}
+
+}  // namespace parley::ops
