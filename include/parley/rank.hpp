@@ -44,20 +44,12 @@ namespace parley::ops {
 
 struct edge_agreement;
 struct edge_decision;
-struct op_host;
+struct left_over;
 class machine;
-class op_end;
 struct rank_foundation;
 class tunable_context;
 
 using actors::departure;
-
-/// Unfinished business of a rank that leaves, a line for each op.
-struct left_over {
-  /// Messages that were not received or were refused, and calls that the program dropped without joining them.
-  std::vector<std::string> undelivered;
-  std::vector<std::string> rejected;  ///< declarations that were refused, with the reason
-};
 
 class rank {
  public:
@@ -130,7 +122,7 @@ class rank {
   /// Waits until other ranks no longer need this rank. For control messages and rehearsals it waits at most `limit`; for data that was sent
   /// but not matched, at most the op's timeout. From then on, ops without headers rehearse nothing until their next call.
   runtime::task<> settle(std::chrono::nanoseconds limit);
-  /// Returns this rank's unfinished business. Called after `settle`, before the rank leaves.
+  /// Returns this rank's unfinished business (rank_foundation.hpp). Called after `settle`, before the rank leaves.
   left_over unfinished();
   /// Adds decisions to this rank's results file (results_store.hpp), and untuned keys to the file that lists these. Returns where the
   /// results are, or why they are not stored.

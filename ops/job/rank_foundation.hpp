@@ -1,5 +1,5 @@
 #pragma once
-/// The parts that a rank is made of, for code that makes ranks (`job`, the simulator, tests), and the rank's reports for tools.
+/// The parts that a rank is made of, for code that makes ranks (`job`, the simulator, tests), and the rank's reports for this code and for tools.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/agreement/participant.hpp>
@@ -45,6 +45,13 @@ struct rank_foundation {
   /// Returns how long the loop of another, living rank has not turned; 0: unknown. The rank calls it when that rank has not replied to a
   /// question in time. Empty: never known.
   std::function<runtime::time_ns(rank_id peer)> stands_still{};
+};
+
+/// Unfinished business of a rank that leaves, a line for each op.
+struct left_over {
+  /// Messages that were not received or were refused, and calls that the program dropped without joining them.
+  std::vector<std::string> undelivered;
+  std::vector<std::string> rejected;  ///< declarations that were refused, with the reason
 };
 
 /// The agreement of one edge or group, for tables and `--json`. Only its sender or leader knows all of it.

@@ -4,6 +4,7 @@
 #include <parley/number_text.hpp>
 #include <parley/ops/job/program_error.hpp>
 #include <parley/ops/job/rank_environment.hpp>
+#include <parley/ops/job/rank_foundation.hpp>
 #include <parley/runtime/coroutines/frame_pool.hpp>
 #include <parley/runtime/finally.hpp>
 #include <parley/runtime/record/waiting_call.hpp>
