@@ -46,25 +46,9 @@
 namespace parley::ops {
 
 class rank;
+struct gpu_world_remains;
 template <class T>
 class all_exchange;
-
-/// Keeps the memory of communicators that have ended, until the source is destroyed; the op keeps the source until the rank ends. The
-/// memory cannot be freed earlier, for two reasons. Other members may still read it. And CUDA frees memory only once the device is idle,
-/// which may require that this thread first aborts another communicator. The next communicator reuses a box from here. It writes to the box
-/// only after all members have met, and by then no member uses the old boxes.
-struct gpu_world_remains {
-  explicit gpu_world_remains(transports::cuda_driver& d) noexcept : driver(d) {}
-  ~gpu_world_remains() {
-    for (void* const m : mapped) driver.close_imported(m);
-  }
-  gpu_world_remains(const gpu_world_remains&) = delete;
-  gpu_world_remains& operator=(const gpu_world_remains&) = delete;
-  transports::cuda_driver& driver;
-  std::vector<void*> mapped;
-  std::vector<transports::cuda_memory> boxes;
-  std::vector<transports::cuda_memory> memory;
-};
 
 /// One sum of all members' floats, in place.
 struct gpu_sum {
@@ -163,9 +147,10 @@ class gpu_world final : public communicator {
   std::string no_kernel_;
   std::string no_boxes_;
   std::vector<captured_sum> captures_;
-  std::optional<transports::capture_stream>
-      capturing_;  // kept if its call fails: NCCL may still put the call into its stream
+  // Kept if its call fails: NCCL may still put the call into its stream.
+  std::optional<transports::capture_stream> capturing_;
 };
+
 class gpu_world_source final : public communicator_source {
  public:
   using options = gpu_world::options;

@@ -2,6 +2,7 @@
 
 #include <parley/cuda_space.hpp>
 #include <parley/ops/core/all_exchange.hpp>
+#include <parley/ops/groups/gpu_world_remains.hpp>
 #include <parley/runtime/finally.hpp>
 #include <parley/scope.hpp>
 

@@ -4,6 +4,7 @@
 #include <parley/cuda_space.hpp>
 #include <parley/gpu_sum.hpp>
 #include <parley/ops/core/all_exchange.hpp>
+#include <parley/ops/groups/gpu_world_remains.hpp>
 #include <parley/rank.hpp>
 
 #include <algorithm>
