@@ -23,13 +23,11 @@
 #include <parley/actors/group/group_invocation.hpp>
 #include <parley/error.hpp>
 #include <parley/ops/core/op_config.hpp>
-#include <parley/runtime/coroutines/frame_pool.hpp>
+#include <parley/ops/groups/scratch_memory.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
 #include <parley/runtime/summand.hpp>
 #include <parley/task.hpp>
 #include <parley/tuning/numbers.hpp>
-
-#include <boost/container/small_vector.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -39,7 +37,6 @@
 #include <span>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace parley::ops {
 
@@ -57,18 +54,6 @@ std::string_view name(collective_kind c) noexcept;
 using combine_function = void (*)(std::span<std::byte> into, std::span<const std::byte> from);
 /// The leader runs this function on the combined data, after collecting the data and before sending the result back.
 using between_function = std::function<runtime::task<>(std::span<std::byte>)>;
-
-/// The exception of a group's call. `culprit` is the rank that caused it. That rank is in this group, or in another group with which the
-/// leader communicated in `between`.
-class group_failure : public runtime::failure {
- public:
-  group_failure(runtime::error why, const actors::group_fault& what) : failure(std::move(why)), what_(what) {}
-  rank_id culprit() const noexcept { return what_.culprit; }
-  const actors::group_fault& what_happened() const noexcept { return what_; }
-
- private:
-  actors::group_fault what_;
-};
 
 /// The data and the functions of one call.
 struct group_work {
@@ -155,18 +140,7 @@ class group_call {
   const group_work& work_;
   std::uint32_t first_lane_;
   runtime::memory_space* device_;
-  struct scratch_block {
-    explicit scratch_block(std::size_t size) : bytes(size), at(runtime::frame_pool::allocate(size)) {}
-    scratch_block(scratch_block&& other) noexcept : bytes(other.bytes), at(std::exchange(other.at, nullptr)) {}
-    scratch_block& operator=(scratch_block&&) = delete;
-    ~scratch_block() {
-      if (at != nullptr) runtime::frame_pool::release(at, bytes);
-    }
-    std::size_t bytes;
-    void* at;
-  };
-  boost::container::small_vector<scratch_block, 2> scratch_;
-  std::vector<std::unique_ptr<runtime::memory_space::block>> device_scratch_;
+  scratch_memory scratch_;
   bool between_ran_ = false;
   bool computing_ = false;
 };

@@ -32,6 +32,7 @@
 #include <parley/group_config.hpp>
 #include <parley/op_end.hpp>
 #include <parley/ops/core/capability.hpp>
+#include <parley/ops/groups/group_failure.hpp>
 #include <parley/runtime/implementation.hpp>
 #include <parley/tuning/planners/plan_options.hpp>
 

@@ -1,8 +1,12 @@
 #include <parley/group_config.hpp>
 
+#include <parley/ops/groups/group_failure.hpp>
+
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <string>
+#include <vector>
 
 namespace parley::ops {
 
@@ -32,10 +36,7 @@ std::uint64_t group_call::piece_bytes(std::uint64_t bytes) const noexcept {
   return std::max<std::uint64_t>(bytes - bytes % work_.element_bytes, work_.element_bytes);
 }
 
-std::span<std::byte> group_call::scratch(std::size_t bytes) {
-  if (device_ != nullptr) return device_scratch_.emplace_back(device_->make(bytes))->bytes();
-  return {static_cast<std::byte*>(scratch_.emplace_back(bytes).at), bytes};
-}
+std::span<std::byte> group_call::scratch(std::size_t bytes) { return scratch_.make(bytes, device_); }
 
 task<> group_call::between() {
   if (std::exchange(between_ran_, true))
