@@ -36,6 +36,7 @@
 /// operation ends before it was matched, the next operation of its pair and tag takes its place. To prevent that, use
 /// `dataflow::stop_at_failure` or another tag.
 #include <parley/dataflow.hpp>
+#include <parley/ops/edges/p2p_hooks.hpp>
 #include <parley/transfer.hpp>
 
 #include <concepts>
@@ -72,22 +73,6 @@ struct p2p_options {
   /// new generation, once each of the other ranks has called `rejoin`. Empty: only the pairs of the restarted rank begin a new generation,
   /// without a call.
   std::vector<rank_id> restart_group{};
-};
-
-struct p2p_operation;
-
-/// Hooks of an op that is built on messages, for work such as unpacking. Operations that have hooks keep them alive.
-class p2p_hooks : public runtime::flow_counted<p2p_hooks> {
- public:
-  virtual ~p2p_hooks() = default;
-  /// A receive has received `bytes` bytes. Its work ends after this call. If this call throws, the work fails with that exception.
-  virtual void after_receive(const p2p_operation& o, std::uint64_t bytes) = 0;
-  /// The operation was cancelled or timed out after it had begun.
-  virtual void on_given_up(const p2p_operation& o, const runtime::error& why) noexcept = 0;
-  /// The operation ended before it had its place among the messages of its peer and tag, so the next one may take that place. `why` is
-  /// `cancelled` if the operation or its flow was cancelled. Otherwise the operation timed out, or a step that it waited for has failed;
-  /// the flow continues without it.
-  virtual void on_left_out(const p2p_operation& o, const runtime::error& why) noexcept = 0;
 };
 
 /// One send or receive of a batch, before it is started.
@@ -200,29 +185,5 @@ class p2p {
   std::string name_;
   p2p_end* end_ = nullptr;
 };
-
-/// The `p2p_options` of an op that is built on messages, filled from the options that both ops have.
-template <class Op>
-p2p_options messages_of(const Op& op, std::vector<rank_id> ranks = {}) {
-  p2p_options messages;
-  messages.name = op.name;
-  messages.configs = op.configs;
-  messages.restart_group = ranks;
-  messages.ranks = std::move(ranks);
-  messages.can_run = op.can_run;
-  messages.timeout = op.timeout;
-  messages.constraints = op.constraints;
-  if constexpr (requires { op.dtype; }) messages.dtype = op.dtype;
-  if constexpr (requires { op.memory; }) messages.memory = op.memory;
-  return messages;
-}
-
-/// Returns `named`, or the first `count` ranks if `named` is empty.
-std::vector<rank_id> named_or_first(const std::vector<rank_id>& named, std::size_t count);
-
-bool takes_part(const p2p_options& op, rank_id r);
-
-/// Returns the pairs of rank `self`. If the options are wrong, returns the same `bad_argument` on all ranks.
-runtime::result<transfer_options> pairs_of(const p2p_options& op, rank_id self, rank_id world_size);
 
 }  // namespace parley::ops

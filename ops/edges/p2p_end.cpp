@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <unordered_map>
 
@@ -23,12 +22,7 @@ using runtime::errc;
 using runtime::error;
 using runtime::task;
 
-std::vector<rank_id> named_or_first(const std::vector<rank_id>& named, std::size_t count) {
-  if (!named.empty()) return named;
-  std::vector<rank_id> first(count);
-  std::iota(first.begin(), first.end(), rank_id{0});
-  return first;
-}
+namespace {
 
 bool takes_part(const p2p_options& op, rank_id r) {
   if (!op.ranks.empty()) return std::find(op.ranks.begin(), op.ranks.end(), r) != op.ranks.end();
@@ -36,6 +30,7 @@ bool takes_part(const p2p_options& op, rank_id r) {
   return op.edges.empty() || std::any_of(op.edges.begin(), op.edges.end(), has);
 }
 
+/// Returns the pairs of rank `self`. If the options are wrong, returns the same `bad_argument` on all ranks.
 runtime::result<transfer_options> pairs_of(const p2p_options& op, rank_id self, rank_id world_size) {
   const std::string title = "op " + op.name;
   if (const auto listed = check_catalogue(op.name, op.configs); !listed) return listed.reason();
@@ -72,8 +67,6 @@ runtime::result<transfer_options> pairs_of(const p2p_options& op, rank_id self, 
   }
   return mine;
 }
-
-namespace {
 
 std::string title_of(const p2p_operation& o, const std::string& op) {
   const bool sends = o.what == p2p_operation::kind::send;

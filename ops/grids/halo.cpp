@@ -1,6 +1,7 @@
 #include <parley/halo.hpp>
 
 #include <parley/ops/core/neighbours.hpp>
+#include <parley/ops/edges/message_options.hpp>
 #include <parley/rank.hpp>
 #include <parley/tuning/payload_check.hpp>
 

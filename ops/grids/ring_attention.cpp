@@ -2,6 +2,7 @@
 
 #include <parley/ops/core/call_guard.hpp>
 #include <parley/ops/core/neighbours.hpp>
+#include <parley/ops/edges/message_options.hpp>
 #include <parley/rank.hpp>
 #include <parley/runtime/random.hpp>
 

@@ -1,6 +1,7 @@
 #include <parley/training_pipeline.hpp>
 
 #include <parley/ops/core/neighbours.hpp>
+#include <parley/ops/edges/message_options.hpp>
 #include <parley/rank.hpp>
 #include <parley/runtime/finally.hpp>
 #include <parley/runtime/random.hpp>

@@ -11,6 +11,7 @@
 #include <parley/contextual.hpp>
 #include <parley/group_config.hpp>
 #include <parley/hierarchy.hpp>
+#include <parley/ops/edges/message_options.hpp>
 #include <parley/ops/groups/group.hpp>
 #include <parley/ops/leased/contextual_end.hpp>
 #include <parley/ops/leased/symmetric_end.hpp>
