@@ -51,8 +51,8 @@
 /// In host memory the first exchange of a plan also sends each neighbour a message. It has the numbers of bytes that the rank sends and
 /// expects, so that both ends notice a difference. The message also describes the sender's pieces. From then on `by_piece` may run, unless
 /// the two ranks have different pieces, for example because rows are padded on one of them only.
-#include <parley/actors/edge/payload_pieces.hpp>
 #include <parley/dataflow.hpp>
+#include <parley/halo_field.hpp>
 #include <parley/p2p.hpp>
 #include <parley/runtime/dataflow/memory_pieces.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
@@ -93,41 +93,6 @@ struct halo_options {
   std::uint64_t by_piece_from = 2048;
   static constexpr std::size_t most_pieces = 64;
 };
-
-/// One field on this rank. `memory` is the memory of the whole block, including the rim.
-struct halo_field {
-  std::span<std::byte> memory;
-  std::uint64_t element_bytes = 0;
-  std::vector<std::uint64_t> cells{};  ///< cells of the block without its rim, per dimension
-  /// Distance in elements from one index to the next, per dimension; 1 for the last dimension. Empty: no padding.
-  std::vector<std::uint64_t> strides{};
-  /// For a mesh, per neighbour in the order of the declaration: the indices of the elements to send to that neighbour, and to receive from
-  /// it.
-  std::vector<std::vector<std::uint64_t>> send{};
-  std::vector<std::vector<std::uint64_t>> receive{};
-  std::uint16_t type = 0;  ///< type of the elements (`element_type_of`); 0: any
-};
-
-/// A field of a grid. Without `strides`, the cells and their rim must fill all of `memory`.
-template <writable_buffer B>
-halo_field grid_field(B&& memory, const std::vector<std::uint64_t>& cells,
-                      const std::vector<std::uint64_t>& strides = {}) {
-  return {.memory = std::as_writable_bytes(std::span(memory)),
-          .element_bytes = sizeof(std::ranges::range_value_t<B>),
-          .cells = cells,
-          .strides = strides,
-          .type = type_of_elements<B>()};
-}
-/// A field of a mesh.
-template <writable_buffer B>
-halo_field index_field(B&& memory, const std::vector<std::vector<std::uint64_t>>& send,
-                       const std::vector<std::vector<std::uint64_t>>& receive) {
-  return {.memory = std::as_writable_bytes(std::span(memory)),
-          .element_bytes = sizeof(std::ranges::range_value_t<B>),
-          .send = send,
-          .receive = receive,
-          .type = type_of_elements<B>()};
-}
 
 /// Fields that are exchanged together, with the buffers for the exchange. In host memory the flow runs a plan's exchanges one after the
 /// other. If cells of one plan lie between cells of another plan of the same field, the flow also runs the exchanges of these plans one
@@ -218,9 +183,7 @@ class halo {
     std::uint32_t tag_in;
   };
   runtime::memory_pieces region(const halo_field& f, std::size_t neighbour, bool ghosts) const;
-  runtime::memory_pieces box(const halo_field& f, const std::array<int, 3>& to, bool ghosts) const;
   void check(const halo_field& f, std::size_t number) const;
-  runtime::memory_pieces with_rim(const halo_field& f) const;
   void check_apart(const std::vector<halo_field>& fields, const std::vector<halo_plan::link>& links) const;
   std::unique_ptr<actors::payload_pieces> few_and_long(const std::vector<runtime::memory_pieces>& regions, rank_id peer,
                                                        std::span<std::byte> packed) const;
@@ -232,8 +195,5 @@ class halo {
   p2p messages_;
   ops::neighbours* around_ = nullptr;  // owned by the rank
 };
-
-/// The options of the op that carries the messages of rank `self`, or `bad_argument`. For a mesh these options differ between ranks.
-runtime::result<p2p_options> halo_messages(const halo_options& op, rank_id self, rank_id world_size);
 
 }  // namespace parley::ops

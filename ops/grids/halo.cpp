@@ -1,5 +1,6 @@
 #include <parley/halo.hpp>
 
+#include <parley/actors/edge/payload_pieces.hpp>
 #include <parley/ops/core/neighbours.hpp>
 #include <parley/ops/edges/message_options.hpp>
 #include <parley/rank.hpp>
@@ -144,8 +145,8 @@ std::vector<actors::declared_term> terms_of(const halo_options& op) {
           {"width", in_words(op.width.empty() ? ones : op.width, " ")},
           {"reach", op.reach == halo_reach::corners ? "corners" : "faces"}};
 }
-}  // namespace
 
+/// The options of the op that carries the messages of rank `self`, or `bad_argument`. For a mesh these options differ between ranks.
 runtime::result<p2p_options> halo_messages(const halo_options& op, rank_id self, rank_id world_size) {
   const std::string title = "op " + op.name;
   const auto wrong = [&](const std::string& what) { return error{errc::bad_argument, title + ": " + what}; };
@@ -194,6 +195,8 @@ runtime::result<p2p_options> halo_messages(const halo_options& op, rank_id self,
   if (messages.edges.empty()) messages.edges.emplace_back(self, self);
   return messages;
 }
+
+}  // namespace
 
 halo::halo(rank& self, const halo_options& op) {
   const p2p_options messages = halo_messages(op, self.id(), self.world_size()).value();
@@ -279,7 +282,10 @@ void halo::check(const halo_field& f, std::size_t number) const {
           std::to_string(last + 1) + "; correct `cells`, give `strides`, or pass only the part that they fill");
 }
 
-memory_pieces halo::box(const halo_field& f, const std::array<int, 3>& to, bool ghosts) const {
+namespace {
+
+memory_pieces box_of(const halo_field& f, const std::vector<std::uint64_t>& width, const std::array<int, 3>& to,
+                     bool ghosts) {
   const std::size_t dimensions = f.cells.size();
   std::array<std::uint64_t, 3> count{1, 1, 1};
   std::array<std::uint64_t, 3> stride{0, 0, 0};
@@ -288,13 +294,13 @@ memory_pieces halo::box(const halo_field& f, const std::array<int, 3>& to, bool 
   // A block of fewer than three dimensions uses the last of the three.
   for (std::size_t d = dimensions; d-- > 0;) {
     const std::size_t at = 3 - dimensions + d;
-    const std::uint64_t width = op_.width[d];
+    const std::uint64_t rim = width[d];
     stride[at] = f.strides.empty() ? elements : f.strides[d];
-    elements *= f.cells[d] + 2 * width;
-    std::uint64_t from = width;
-    count[at] = to[d] == 0 ? f.cells[d] : width;
-    if (to[d] > 0) from = ghosts ? width + f.cells[d] : f.cells[d];
-    if (to[d] < 0) from = ghosts ? 0 : width;
+    elements *= f.cells[d] + 2 * rim;
+    std::uint64_t from = rim;
+    count[at] = to[d] == 0 ? f.cells[d] : rim;
+    if (to[d] > 0) from = ghosts ? rim + f.cells[d] : f.cells[d];
+    if (to[d] < 0) from = ghosts ? 0 : rim;
     offset += from * stride[at];
   }
   memory_pieces r;
@@ -311,8 +317,24 @@ memory_pieces halo::box(const halo_field& f, const std::array<int, 3>& to, bool 
   return r;
 }
 
+// The cells of a field together with their rim.
+memory_pieces with_rim(const halo_field& f, const std::vector<std::uint64_t>& width) {
+  halo_field whole = f;
+  std::uint64_t elements = 1;
+  for (std::size_t d = whole.cells.size(); d-- > 0;) {
+    if (f.strides.empty()) whole.strides.insert(whole.strides.begin(), elements);
+    whole.cells[d] += 2 * width[d];
+    elements *= whole.cells[d];
+  }
+  memory_pieces r = box_of(whole, width, {0, 0, 0}, false);  // begins behind a second rim, which does not exist
+  r.base = f.memory.data();
+  return r;
+}
+
+}  // namespace
+
 memory_pieces halo::region(const halo_field& f, std::size_t neighbour, bool ghosts) const {
-  if (!op_.ranks.empty()) return box(f, directions_[neighbour].to, ghosts);
+  if (!op_.ranks.empty()) return box_of(f, op_.width, directions_[neighbour].to, ghosts);
   memory_pieces r;
   r.base = f.memory.data();
   r.bytes = f.element_bytes;
@@ -371,20 +393,6 @@ bool share_memory(const std::vector<halo_field>& fields) {
 }
 }  // namespace
 
-// The cells of a field together with their rim.
-memory_pieces halo::with_rim(const halo_field& f) const {
-  halo_field whole = f;
-  std::uint64_t elements = 1;
-  for (std::size_t d = whole.cells.size(); d-- > 0;) {
-    if (f.strides.empty()) whole.strides.insert(whole.strides.begin(), elements);
-    whole.cells[d] += 2 * op_.width[d];
-    elements *= whole.cells[d];
-  }
-  memory_pieces r = box(whole, {0, 0, 0}, false);  // begins behind a second rim, which does not exist
-  r.base = f.memory.data();
-  return r;
-}
-
 // Ghosts of one field must not lie in another field: they would overwrite its cells.
 void halo::check_apart(const std::vector<halo_field>& fields, const std::vector<halo_plan::link>& links) const {
   struct piece {
@@ -400,7 +408,7 @@ void halo::check_apart(const std::vector<halo_field>& fields, const std::vector<
     });
   };
   for (std::size_t i = 0; i < fields.size(); ++i) {
-    add(with_rim(fields[i]), i, false);
+    add(with_rim(fields[i], op_.width), i, false);
     for (const halo_plan::link& l : links) add(l.in[i], i, true);
   }
   std::sort(all.begin(), all.end(), [](const piece& a, const piece& b) { return a.at.data() < b.at.data(); });
