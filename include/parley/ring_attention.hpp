@@ -26,23 +26,21 @@
 /// on one rank, no rank of the op exchanges anything more until all ranks have joined again after a restart. Until then calls throw
 /// `closed`, or the failed call's own error if the call itself was wrong. The error says where and why. After a failure `out` is undefined
 /// and the inputs are untouched.
+#include <parley/attention_block.hpp>
 #include <parley/dataflow.hpp>
 #include <parley/ops/core/call_type.hpp>
+#include <parley/ops/grids/attention_elements.hpp>
 #include <parley/p2p.hpp>
 #include <parley/runtime/dataflow/memory_space.hpp>
-#include <parley/runtime/narrow_floats.hpp>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
-#include <typeinfo>
 #include <vector>
 
 namespace parley::ops {
@@ -58,73 +56,6 @@ struct ring_attention_options {
   runtime::memory_space* memory = nullptr;  ///< where the arrays lie, such as a GPU's memory; null: host memory
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of one call
 };
-
-using runtime::bf16;
-
-struct attention_shape {
-  std::uint64_t heads = 1;
-  std::uint64_t rows = 0;  ///< of the sequence, per rank
-  std::uint64_t dimensions = 0;
-  bool causal = false;
-  double scale = 0;               ///< 0: 1 / sqrt(dimensions)
-  runtime::time_ns block_ns = 0;  ///< the duration of a block in virtual time
-
-  std::uint64_t elements() const noexcept { return heads * rows * dimensions; }
-};
-
-template <class T>
-using attention_sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-/// The sums of one rank so far.
-template <class T>
-struct attention_state {
-  using sum = attention_sum<T>;
-  explicit attention_state(const attention_shape& s)
-      : shape(s), maximum(s.heads * s.rows, -std::numeric_limits<sum>::infinity()), weight(s.heads * s.rows),
-        weighted(s.elements()) {}
-  /// Writes the rows of `out`: their sums divided by their weights. A row without keys is 0; NaN stays NaN.
-  void divide_into(std::span<T> out) const;
-  attention_shape shape;
-  std::vector<sum> maximum;
-  std::vector<sum> weight;
-  std::vector<sum> weighted;
-};
-
-/// Adds a block of keys and values to the state. In the sequence the block of keys begins `first_key - first_query` rows after the block of
-/// queries.
-template <class T>
-using attention_block = std::function<void(attention_state<T>& state, std::span<const T> q, std::span<const T> k,
-                                           std::span<const T> v, std::uint64_t first_query, std::uint64_t first_key)>;
-
-/// The block function for CPUs, with the running softmax. T is `float`, `double`, `bf16` or `f16`.
-template <class T>
-void add_attention_block(attention_state<T>& state, std::span<const T> q, std::span<const T> k, std::span<const T> v,
-                         std::uint64_t first_query, std::uint64_t first_key);
-
-template <class T>
-std::span<const T> elements_of(std::span<const std::byte> bytes) noexcept {
-  return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
-}
-
-/// A block that a device adds to its sums. The kernels keep these sums themselves.
-template <class T>
-struct device_block {
-  attention_shape shape;
-  std::span<const T> q;
-  std::span<const T> k;
-  std::span<const T> v;
-  std::span<T> out;
-  std::uint64_t first_query = 0;  ///< where the blocks of queries and of keys begin in the sequence
-  std::uint64_t first_key = 0;
-  bool first = false;  ///< first block of its call: there are no sums yet
-  bool last = false;   ///< last block of its call: write `out` now
-  runtime::device_stream stream = nullptr;
-};
-
-/// Enqueues kernels for a block. k and v are ready for work that is enqueued into `stream` from now on. Not called for blocks that a causal
-/// rank skips.
-template <class T>
-using device_attention_block = std::function<void(const device_block<T>&)>;
 
 /// Arrays of one shape on a device, and the memory for received blocks. Must outlive the work of streams on that memory.
 class attention_plan {
@@ -199,7 +130,7 @@ class ring_attention {
     c.add = [&](std::span<const std::byte> keys, std::span<const std::byte> values, std::uint64_t query,
                 std::uint64_t key) { block(state, q, elements_of<T>(keys), elements_of<T>(values), query, key); };
     c.divide = [&] { state.divide_into(out); };
-    c.tag = begin(shape, name_of<T>());
+    c.tag = begin(shape, attention_type<T>());
     co_await run(c);
   }
   /// For arrays of T in the op's `memory`. Throws `unavailable` if there is no memory for received blocks.
@@ -236,18 +167,12 @@ class ring_attention {
                        std::uint64_t first_key)>
         add{};
     std::function<void()> divide{};
-    std::uint32_t tag =
-        0;  // of the first keys; values have the next tag, and every other rotation has the next two tags
+    // Of the first keys. Values have the next tag, and every other rotation has the next two tags.
+    std::uint32_t tag = 0;
     std::array<std::vector<std::byte>, 2> came{};
   };
   attention_plan plan_of(const attention_shape& shape, std::uint64_t element_bytes) const;
   void check(const attention_shape& shape, std::initializer_list<std::size_t> sizes) const;
-  template <class T>
-  static std::string_view name_of() noexcept {
-    if constexpr (std::is_same_v<T, bf16>) return "bf16";
-    constexpr std::uint32_t known = call_types::element_of<T>();
-    return known == 0 ? typeid(T).name() : call_types::elements[known];
-  }
   /// Returns the tag for the messages of a call. A call with other terms gets another tag.
   std::uint32_t begin(const attention_shape& shape, std::string_view type);
 
