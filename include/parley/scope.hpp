@@ -125,46 +125,7 @@ class scope final : private list_hook, public task_observer {
   bool untold_ = false;  // cancelled, but its waiters have not been woken yet
   timer_of<&scope::end_at_deadline> deadline_timer_;
 };
-/// @cond bodies of waiters and promises that need a scope; the site leaves them out
-inline bool waiter::enter(scope& s) noexcept {
-  home = &s;
-  if (s.cancelled_ != errc::none) {
-    outcome = s.cancelled_;
-    return false;
-  }
-  s.waiters_.push_back(*this);
-  return true;
-}
 
-template <class P>
-bool waiter::enter(std::coroutine_handle<P> caller) noexcept {
-  return enter(*caller.promise().home, caller);
-}
-
-inline void waiter::wake(errc why) noexcept {
-  unlink();
-  outcome = why;
-  home->executor_.schedule(next);
-}
-
-inline void promise_base::end() noexcept {
-  const progress before = std::exchange(state, progress::ended);
-  if (observer != nullptr) {
-    observer->on_task_end(*this);
-  } else if (before == progress::waiting) {
-    home->where().schedule(caller);
-  }
-}
-
-inline void detail::begin_nested(promise_base& child) {
-  executor& ex = child.home->where();
-  if (!ex.resume_nested(child.self)) ex.schedule(child.self);
-}
-
-inline promise_base::~promise_base() {
-  if (state == progress::starting || state == progress::waiting) home->where().forget(self);
-}
-/// @endcond
 /// `scope& here = co_await this_scope;`
 struct this_scope_t {
   struct awaiter {
@@ -232,3 +193,5 @@ struct yield_t {
 inline constexpr yield_t yield{};
 
 }  // namespace parley::runtime
+
+#include <parley/runtime/coroutines/scope.hpp>

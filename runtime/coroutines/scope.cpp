@@ -1,4 +1,4 @@
-#include <parley/scope.hpp>
+#include <parley/runtime/coroutines/scope.hpp>
 
 #include <parley/runtime/implementation.hpp>
 
