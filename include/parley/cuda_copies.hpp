@@ -19,13 +19,13 @@
 /// Cancellation: a copy that has started cannot be cancelled, and its memory is in use until `done` is called.
 /// Failure: CUDA errors of a stream are sticky. When a stream fails, everything pending ends with `device_failed`, and
 /// `driver().fault()` has the reason. The destructor waits until everything pending has ended, and calls each `done`. One thread.
+#include <parley/reached.hpp>
 #include <parley/runtime/time/poller.hpp>
 #include <parley/runtime/wire/link.hpp>
-#include <parley/scope.hpp>
+#include <parley/transports/cuda/copy_queue.hpp>
 #include <parley/transports/cuda/cuda_driver.hpp>
 #include <parley/transports/cuda/cuda_flags.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -69,14 +69,14 @@ class cuda_copies final : public runtime::poller {
   /// only for buffers on devices that this device reaches; otherwise a copy engine copies.
   runtime::errc copy(std::span<std::byte> to, std::span<const std::byte> from, runtime::completion* done,
                      cuda_copies* other = nullptr, runtime::device_copy by = {}) noexcept {
-    return copy(to, from, done, other, by, waiting::in_a_stream);
+    return copy(to, from, done, other, by, copy_waits::in_a_stream);
   }
   /// Like `copy`, for `from` in memory that may belong to another device. A device puts all copies out of other devices' memory through one
   /// queue, even if they are in different streams (docs/gpu.md). A copy that waited in that queue for kernels would delay the copies that
   /// these kernels wait for. So a pull waits for kernels in host memory, before it is enqueued.
   runtime::errc pull(std::span<std::byte> to, std::span<const std::byte> from, runtime::completion* done,
                      cuda_copies* other = nullptr, runtime::device_copy by = {}) noexcept {
-    return copy(to, from, done, other, by, waiting::in_host_memory);
+    return copy(to, from, done, other, by, copy_waits::in_host_memory);
   }
   /// See `memory_space::check`. Accepts pinned memory, because copies reach it from every device.
   runtime::result<> check(std::span<const std::byte> memory, std::size_t alignment);
@@ -86,16 +86,12 @@ class cuda_copies final : public runtime::poller {
   std::uint64_t hold(cuda_stream stream);
   /// Work enqueued into `s` from now on runs after the work that `after` noted for `memory`, except work that waits for a message into
   /// `memory`. Use it for the work that delivers that message.
-  runtime::errc order(cuda_stream s, std::span<const std::byte> memory) noexcept {
-    return order(s, memory, orders::that_copies_follow);
-  }
+  runtime::errc order(cuda_stream s, std::span<const std::byte> memory) noexcept;
   /// Like `order`, but `s` also runs after the work that waits for messages. Use it for work that delivers no message.
-  runtime::errc order_behind_all(cuda_stream s, std::span<const std::byte> memory) noexcept {
-    return order(s, memory, orders::all);
-  }
+  runtime::errc order_behind_all(cuda_stream s, std::span<const std::byte> memory) noexcept;
   /// The work that was in a stream at some time. A moment may outlive this object; its event is not recorded again while a copy of the
   /// moment exists.
-  using moment = std::shared_ptr<const cuda_event>;
+  using moment = cuda_moment;
   /// All work that is in `stream` now. Throws `failure`.
   moment moment_of(cuda_stream stream);
   /// Work enqueued into `s` from now on runs after `earlier`.
@@ -103,13 +99,9 @@ class cuda_copies final : public runtime::poller {
   /// True while work that `after` noted for `memory` has not finished, not counting work that waits for a message into `memory`.
   bool busy(std::span<const std::byte> memory) noexcept;
   /// Calls `done` once `memory` is no longer busy. Returns `none` if it is not busy now; otherwise `pending` or `device_failed`.
-  runtime::errc when_free(std::span<const std::byte> memory, runtime::completion* done) noexcept {
-    return tell_after(memory, orders::that_copies_follow, done);
-  }
+  runtime::errc when_free(std::span<const std::byte> memory, runtime::completion* done) noexcept;
   /// Like `when_free`, for all work that `after` noted for `memory`, including work that waits for a message.
-  runtime::errc settle(std::span<const std::byte> memory, runtime::completion* done) noexcept {
-    return tell_after(memory, orders::all, done);
-  }
+  runtime::errc settle(std::span<const std::byte> memory, runtime::completion* done) noexcept;
   /// Call it just before you start a receive into `memory`, and pass the returned number as `receive_options::expected`. The op must have
   /// the space of this device as its `.memory`. If the receive is never started, streams that wait for it wait for ever. Throws
   /// `unavailable` if the device cannot wait for messages, or if more ranks of this process share it than a quarter of its queues, and
@@ -158,73 +150,28 @@ class cuda_copies final : public runtime::poller {
   int event_fd() const override { return event_fd_; }
 
  private:
-  struct mark {
-    std::uint32_t number;  // the value of its stream's word once the copy has ended
-    runtime::completion* done;
-    std::span<const std::byte> from{};  // of a copy
-  };
-  // One stream. Its marks end in the order in which they were enqueued.
-  struct queue {
-    cuda_stream stream;
-    std::size_t word;
-    std::deque<mark> marks{};
-  };
-  struct event_pool {
-    explicit event_pool(cuda_driver& d) : driver(d) {}
-    ~event_pool() {
-      for (const cuda_event e : unused) driver.destroy(e);
-    }
-    event_pool(const event_pool&) = delete;
-    event_pool& operator=(const event_pool&) = delete;
-    cuda_driver& driver;
-    std::vector<cuda_event> unused{};
-  };
-  struct ordering {
-    std::span<const std::byte> memory;
-    cuda_stream stream;
-    moment at;
-    // The flags of messages into the memory, and of holds of the stream, that were down when this object was made. While one of them is
-    // down, the stream's work waits for an event that has not happened yet.
-    std::vector<std::uint64_t> behind;
-  };
-  // `that_copies_follow` leaves out work that waits for an expected message, because the copy that brings the message must not wait for
-  // that work. It also leaves out work that the host holds back, because the host may be waiting for the copy.
-  enum class orders : std::uint8_t { that_copies_follow, all };
   template <class Each>
-  void for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept;
-  bool busy(std::span<const std::byte> memory, orders which) noexcept;
-  enum class waiting : std::uint8_t { in_a_stream, in_host_memory };
-  struct request {
-    enum class kind : std::uint8_t { copy, write, tell } what;
-    runtime::completion* done;
-    waiting where = waiting::in_a_stream;
-    runtime::device_copy by{};
-    std::span<const std::byte> from{};  // of a write: the write comes after the copies out of this memory
-    std::byte* to = nullptr;
-    std::uint32_t value = 0;
-    std::vector<moment> behind{};
-  };
+  void for_each_order(std::span<const std::byte> memory, which_work which, Each each) noexcept;
   runtime::errc copy(std::span<std::byte> to, std::span<const std::byte> from, runtime::completion* done,
-                     cuda_copies* other, runtime::device_copy by, waiting where) noexcept;
-  runtime::errc order(cuda_stream s, std::span<const std::byte> memory, orders which) noexcept;
-  runtime::errc tell_after(std::span<const std::byte> memory, orders which, runtime::completion* done) noexcept;
+                     cuda_copies* other, runtime::device_copy by, copy_waits where) noexcept;
+  runtime::errc order(cuda_stream s, std::span<const std::byte> memory, which_work which) noexcept;
+  runtime::errc tell_after(std::span<const std::byte> memory, which_work which, runtime::completion* done) noexcept;
   void give_back() noexcept;
   void make_flags();
-  queue make_queue(cuda_stream s);
-  queue& shortest(unsigned of = 0);
-  queue* idle();
+  copy_queue make_queue(cuda_stream s);
+  copy_queue& shortest(unsigned of = 0);
+  copy_queue* idle();
   moment take_event();  // to record into; not reused while a copy of the moment exists
-  void note_moments(std::span<const std::byte> memory, orders which, std::vector<moment>& into) noexcept;
-  runtime::errc start(request r);
-  runtime::errc enqueue(queue& q, const request& r);
-  runtime::errc enqueue_copy(cuda_stream s, const request& r) noexcept;
-  runtime::result<queue*> behind_copies_of(std::span<const std::byte> data);
-  runtime::result<queue*> stream_for(const request& r, std::size_t earlier);
+  void note_moments(std::span<const std::byte> memory, which_work which, std::vector<moment>& into) noexcept;
+  runtime::errc start(copy_request r);
+  runtime::errc enqueue(copy_queue& q, const copy_request& r);
+  runtime::errc enqueue_copy(cuda_stream s, const copy_request& r) noexcept;
+  runtime::result<copy_queue*> behind_copies_of(std::span<const std::byte> data);
+  runtime::result<copy_queue*> stream_for(const copy_request& r, std::size_t earlier);
   std::size_t go_on(runtime::errc device);
-  runtime::errc put_mark(queue& q, runtime::completion* done, std::span<const std::byte> from = {});
-  std::size_t finish(queue& q, runtime::errc outcome);
+  runtime::errc put_mark(copy_queue& q, runtime::completion* done, std::span<const std::byte> from = {});
+  std::size_t finish(copy_queue& q, runtime::errc outcome);
   runtime::errc look_at_device(cuda_stream s) noexcept;
-  bool is_ours(const std::byte* address) noexcept;
 
   cuda_driver& driver_;
   int device_;
@@ -235,58 +182,19 @@ class cuda_copies final : public runtime::poller {
   std::vector<std::size_t> free_words_;
   cuda_event check_;
   unsigned fruitless_ = 0;  // polls since a word last changed
-  std::deque<queue> streams_;
-  std::deque<queue> watched_;  // streams that the program watches
+  std::deque<copy_queue> streams_;
+  std::deque<copy_queue> watched_;  // streams that the program watches
   std::shared_ptr<event_pool> events_;
-  /// The flags that are down for messages into `memory` or hold `stream`, as `ordering::behind` needs them.
+  /// The flags that are down for messages into `memory` or hold `stream`, as `noted_work::behind` needs them.
   std::vector<std::uint64_t> to_come_before(std::span<const std::byte> memory, cuda_stream stream);
   std::vector<std::pair<cuda_stream, std::uint64_t>> holds_;
-  std::vector<ordering> orderings_;
-  std::deque<request> put_off_;  // wait on the host: no stream may wait for them, or all such streams are busy
+  std::vector<noted_work> orderings_;
+  std::deque<copy_request> put_off_;  // wait on the host: no stream may wait for them, or all such streams are busy
   std::optional<cuda_flags> flags_;
   std::size_t pending_ = 0;
   std::optional<runtime::error> refused_;  // the latest error
-  // Addresses that are known to be in this rank's own context. Each address is looked up in the driver once, because another context hardly
-  // ever allocates the same address.
-  std::array<const std::byte*, 16> ours_{};
-  std::size_t last_of_ours_ = 0;
+  own_addresses ours_;
   counters counters_;
-};
-
-/// `auto ended = co_await reached(copies, stream);`: waits until all work that was in the stream has finished; the result may be
-/// `device_failed`. A cancelled wait ends at once; the stream continues.
-class [[nodiscard]] reached : private runtime::waiter, private runtime::completion {
- public:
-  reached(cuda_copies& copies, cuda_stream stream) noexcept
-      : waiter(&on_cancelled), completion(&on_reached), copies_(copies), stream_(stream) {}
-  ~reached() {
-    if (watching_) copies_.forget(this);
-  }
-  bool await_ready() const noexcept { return false; }
-  template <class P>
-  bool await_suspend(std::coroutine_handle<P> caller) {
-    if (!enter(caller)) return false;
-    outcome = copies_.watch(stream_, this);
-    watching_ = outcome == runtime::errc::pending;
-    if (!watching_) unlink();
-    return watching_;
-  }
-  runtime::result<> await_resume() const { return copies_.in_words(outcome); }
-
- private:
-  static void on_reached(completion& self, runtime::errc how) noexcept {
-    auto& me = static_cast<reached&>(self);
-    me.watching_ = false;
-    me.wake(how);
-  }
-  static void on_cancelled(waiter& self, runtime::errc why) noexcept {
-    auto& me = static_cast<reached&>(self);
-    if (std::exchange(me.watching_, false)) me.copies_.forget(&me);
-    me.wake(why);
-  }
-  cuda_copies& copies_;
-  cuda_stream stream_;
-  bool watching_ = false;
 };
 
 }  // namespace parley::transports

@@ -71,7 +71,7 @@ cuda_copies::~cuda_copies() {
 
 void cuda_copies::give_back() noexcept {
   driver_.destroy(check_);
-  for (const queue& q : streams_) driver_.destroy(q.stream);
+  for (const copy_queue& q : streams_) driver_.destroy(q.stream);
   ::close(event_fd_);
 }
 
@@ -79,7 +79,7 @@ void cuda_copies::drain() noexcept {
   while (pending_ != 0) static_cast<void>(poll());
 }
 
-cuda_copies::queue cuda_copies::make_queue(cuda_stream s) {
+copy_queue cuda_copies::make_queue(cuda_stream s) {
   if (!free_words_.empty()) {
     const std::size_t word = free_words_.back();
     free_words_.pop_back();
@@ -95,15 +95,15 @@ cuda_copies::queue cuda_copies::make_queue(cuda_stream s) {
 // Returns a stream for copies that wait for nothing. A kernel may wait for a message, and the copy that brings the message must not be
 // queued behind a copy that waits for kernels. So each copy that waits for kernels gets its own idle stream, or waits in `put_off_` if no
 // stream is idle.
-cuda_copies::queue& cuda_copies::shortest(unsigned of) {
-  const auto shorter = [](const queue& a, const queue& b) { return a.marks.size() < b.marks.size(); };
+copy_queue& cuda_copies::shortest(unsigned of) {
+  const auto shorter = [](const copy_queue& a, const copy_queue& b) { return a.marks.size() < b.marks.size(); };
   const unsigned among = std::min(of == 0 ? options_.usual_streams : of, options_.streams);
   return *std::min_element(streams_.begin(), streams_.begin() + among, shorter);
 }
 
-cuda_copies::queue* cuda_copies::idle() {
-  const auto found =
-      std::find_if(streams_.begin() + options_.streams, streams_.end(), [](const queue& q) { return q.marks.empty(); });
+copy_queue* cuda_copies::idle() {
+  const auto found = std::find_if(streams_.begin() + options_.streams, streams_.end(),
+                                  [](const copy_queue& q) { return q.marks.empty(); });
   return found == streams_.end() ? nullptr : &*found;
 }
 
@@ -123,7 +123,7 @@ cuda_copies::moment cuda_copies::take_event() {
   return {new cuda_event(taken), give_back};
 }
 
-errc cuda_copies::put_mark(queue& q, completion* done, std::span<const std::byte> from) {
+errc cuda_copies::put_mark(copy_queue& q, completion* done, std::span<const std::byte> from) {
   const std::uint32_t number = last_numbers_[q.word] + 1;
   const errc written = driver_.write_value(q.stream, words_.bytes().data() + q.word * sizeof(std::uint32_t), number);
   if (written != errc::none) return written;
@@ -133,7 +133,7 @@ errc cuda_copies::put_mark(queue& q, completion* done, std::span<const std::byte
   return errc::pending;
 }
 
-errc cuda_copies::enqueue_copy(cuda_stream s, const request& r) noexcept {
+errc cuda_copies::enqueue_copy(cuda_stream s, const copy_request& r) noexcept {
   ++counters_.copies;
   counters_.bytes += r.from.size();
   // If the device cannot reach the memory directly, a kernel would fault and break the device; a copy engine goes through the host.
@@ -149,31 +149,34 @@ errc cuda_copies::enqueue_copy(cuda_stream s, const request& r) noexcept {
   return driver_.copy_by_kernel(r.to, r.from.data(), r.from.size(), r.by.kernel_blocks, s);
 }
 
-errc cuda_copies::enqueue(queue& q, const request& r) {
+errc cuda_copies::enqueue(copy_queue& q, const copy_request& r) {
   errc failed = errc::none;
   for (const moment& m : r.behind) {
     if (failed == errc::none) failed = driver_.wait(q.stream, *m);
   }
-  const bool copies = r.what == request::kind::copy;
+  const bool copies = r.what == copy_request::kind::copy;
   if (failed == errc::none && copies) failed = enqueue_copy(q.stream, r);
-  if (failed == errc::none && r.what == request::kind::write) failed = driver_.write_value(q.stream, r.to, r.value);
+  if (failed == errc::none && r.what == copy_request::kind::write)
+    failed = driver_.write_value(q.stream, r.to, r.value);
   return failed == errc::none ? put_mark(q, r.done, copies ? r.from : std::span<const std::byte>{}) : failed;
 }
 
 errc cuda_copies::copy(std::span<std::byte> to, std::span<const std::byte> from, completion* done, cuda_copies* other,
-                       runtime::device_copy by, waiting where) noexcept {
+                       runtime::device_copy by, copy_waits where) noexcept {
   try {
     to = to.first(from.size());
-    request r{.what = request::kind::copy, .done = done, .where = where, .by = by, .from = from, .to = to.data()};
+    copy_request r{
+        .what = copy_request::kind::copy, .done = done, .where = where, .by = by, .from = from, .to = to.data()};
     for (cuda_copies* const rank : {this, other}) {
       if (rank == nullptr) continue;
-      rank->note_moments(from, orders::that_copies_follow, r.behind);
-      rank->note_moments(to, orders::that_copies_follow, r.behind);
+      rank->note_moments(from, which_work::that_copies_follow, r.behind);
+      rank->note_moments(to, which_work::that_copies_follow, r.behind);
     }
     // If memory is not pinned, CUDA blocks its caller until the copy has ended. But this thread may have to receive the message that the
     // copy waits for.
     const auto holds_caller = [this](const void* at) { return driver_.place_of(at).what == memory_place::kind::host; };
-    if (!r.behind.empty() && (holds_caller(to.data()) || holds_caller(from.data()))) r.where = waiting::in_host_memory;
+    if (!r.behind.empty() && (holds_caller(to.data()) || holds_caller(from.data())))
+      r.where = copy_waits::in_host_memory;
     return start(std::move(r));
   } catch (const runtime::failure& f) {
     return refused(f);
@@ -184,14 +187,14 @@ errc cuda_copies::after(std::span<const std::byte> memory, cuda_stream stream) n
   try {
     const std::vector<std::uint64_t> behind = to_come_before(memory, stream);
     // Orderings after other streams, or behind other messages, stay valid.
-    const auto same = [&](const ordering& o) {
+    const auto same = [&](const noted_work& o) {
       return o.memory.data() == memory.data() && o.memory.size() == memory.size() && o.stream == stream &&
              o.behind == behind;
     };
     auto at = std::find_if(orderings_.begin(), orderings_.end(), same);
     if (at == orderings_.end()) {
       // An ordering that is behind flags is never reused, so drop those that have happened.
-      if (!behind.empty()) for_each_order(memory, orders::all, [](const ordering&) { return true; });
+      if (!behind.empty()) for_each_order(memory, which_work::all, [](const noted_work&) { return true; });
       at = orderings_.insert(orderings_.end(), {memory, stream, take_event(), behind});
     } else if (at->at.use_count() != 1) {
       at->at = take_event();
@@ -227,12 +230,12 @@ cuda_copies::moment cuda_copies::moment_of(cuda_stream stream) {
 
 // Calls `each` for each ordering of `memory` that has not happened yet, until `each` returns false; drops those that have happened.
 template <class Each>
-void cuda_copies::for_each_order(std::span<const std::byte> memory, orders which, Each each) noexcept {
+void cuda_copies::for_each_order(std::span<const std::byte> memory, which_work which, Each each) noexcept {
   for (std::size_t i = 0; i < orderings_.size();) {
-    const ordering& o = orderings_[i];
+    const noted_work& o = orderings_[i];
     const auto is_to_come = [this](std::uint64_t flag) { return flags_->is_down(flag); };
     const bool follows =
-        which == orders::that_copies_follow && std::any_of(o.behind.begin(), o.behind.end(), is_to_come);
+        which == which_work::that_copies_follow && std::any_of(o.behind.begin(), o.behind.end(), is_to_come);
     if (!overlap(o.memory, memory) || follows) {
       ++i;
     } else if (driver_.query(*o.at) == errc::none) {
@@ -245,30 +248,37 @@ void cuda_copies::for_each_order(std::span<const std::byte> memory, orders which
   }
 }
 
-errc cuda_copies::order(cuda_stream s, std::span<const std::byte> memory, orders which) noexcept {
+errc cuda_copies::order(cuda_stream s, std::span<const std::byte> memory, which_work which) noexcept {
   errc failed = errc::none;
-  for_each_order(memory, which, [&](const ordering& o) { return (failed = driver_.wait(s, *o.at)) == errc::none; });
+  for_each_order(memory, which, [&](const noted_work& o) { return (failed = driver_.wait(s, *o.at)) == errc::none; });
   return failed;
 }
 
-bool cuda_copies::busy(std::span<const std::byte> memory) noexcept { return busy(memory, orders::that_copies_follow); }
+errc cuda_copies::order(cuda_stream s, std::span<const std::byte> memory) noexcept {
+  return order(s, memory, which_work::that_copies_follow);
+}
 
-bool cuda_copies::busy(std::span<const std::byte> memory, orders which) noexcept {
+errc cuda_copies::order_behind_all(cuda_stream s, std::span<const std::byte> memory) noexcept {
+  return order(s, memory, which_work::all);
+}
+
+bool cuda_copies::busy(std::span<const std::byte> memory) noexcept {
   bool found = false;
-  for_each_order(memory, which, [&](const ordering&) { return !(found = true); });
+  for_each_order(memory, which_work::that_copies_follow, [&](const noted_work&) { return !(found = true); });
   return found;
 }
 
-void cuda_copies::note_moments(std::span<const std::byte> memory, orders which, std::vector<moment>& into) noexcept {
-  for_each_order(memory, which, [&](const ordering& o) {
+void cuda_copies::note_moments(std::span<const std::byte> memory, which_work which,
+                               std::vector<moment>& into) noexcept {
+  for_each_order(memory, which, [&](const noted_work& o) {
     into.push_back(o.at);
     return true;
   });
 }
 
-errc cuda_copies::tell_after(std::span<const std::byte> memory, orders which, completion* done) noexcept {
+errc cuda_copies::tell_after(std::span<const std::byte> memory, which_work which, completion* done) noexcept {
   try {
-    request r{.what = request::kind::tell, .done = done};
+    copy_request r{.what = copy_request::kind::tell, .done = done};
     note_moments(memory, which, r.behind);
     return r.behind.empty() ? errc::none : start(std::move(r));
   } catch (const runtime::failure& f) {
@@ -276,9 +286,17 @@ errc cuda_copies::tell_after(std::span<const std::byte> memory, orders which, co
   }
 }
 
+errc cuda_copies::when_free(std::span<const std::byte> memory, completion* done) noexcept {
+  return tell_after(memory, which_work::that_copies_follow, done);
+}
+
+errc cuda_copies::settle(std::span<const std::byte> memory, completion* done) noexcept {
+  return tell_after(memory, which_work::all, done);
+}
+
 errc cuda_copies::watch(cuda_stream stream, completion* done) noexcept {
   try {
-    const auto same = [&](const queue& q) { return q.stream == stream; };
+    const auto same = [&](const copy_queue& q) { return q.stream == stream; };
     auto at = std::find_if(watched_.begin(), watched_.end(), same);
     if (at == watched_.end()) at = watched_.insert(watched_.end(), make_queue(stream));
     return put_mark(*at, done);
@@ -333,10 +351,10 @@ void cuda_copies::give_up_on(std::span<const std::byte> memory, errc why) noexce
 
 // Returns the last queue that has copies of `data`, after making it wait for the copies of `data` in other queues. If no queue has such
 // copies, returns any queue.
-runtime::result<cuda_copies::queue*> cuda_copies::behind_copies_of(std::span<const std::byte> data) {
-  queue* behind = nullptr;
-  for (queue& q : streams_) {
-    if (std::ranges::none_of(q.marks, [&](const mark& m) { return overlap(m.from, data); })) continue;
+runtime::result<copy_queue*> cuda_copies::behind_copies_of(std::span<const std::byte> data) {
+  copy_queue* behind = nullptr;
+  for (copy_queue& q : streams_) {
+    if (std::ranges::none_of(q.marks, [&](const copy_mark& m) { return overlap(m.from, data); })) continue;
     if (behind != nullptr) {
       const moment others = take_event();  // reusable at once: the wait below is for the record that precedes it
       errc failed = driver_.record(*others, behind->stream);
@@ -349,15 +367,17 @@ runtime::result<cuda_copies::queue*> cuda_copies::behind_copies_of(std::span<con
 }
 
 // The queue for a request; null if the request must wait on the host. `earlier`: how many in `put_off_` were started before it.
-runtime::result<cuda_copies::queue*> cuda_copies::stream_for(const request& r, std::size_t earlier) {
-  if (r.what != request::kind::write && r.behind.empty()) return &shortest(r.by.streams);
-  if (r.what != request::kind::write) return r.where == waiting::in_host_memory ? nullptr : idle();
-  const auto is_of_it = [&](const request& o) { return o.what == request::kind::copy && overlap(o.from, r.from); };
+runtime::result<copy_queue*> cuda_copies::stream_for(const copy_request& r, std::size_t earlier) {
+  if (r.what != copy_request::kind::write && r.behind.empty()) return &shortest(r.by.streams);
+  if (r.what != copy_request::kind::write) return r.where == copy_waits::in_host_memory ? nullptr : idle();
+  const auto is_of_it = [&](const copy_request& o) {
+    return o.what == copy_request::kind::copy && overlap(o.from, r.from);
+  };
   const auto end = put_off_.begin() + static_cast<std::ptrdiff_t>(earlier);
   return std::any_of(put_off_.begin(), end, is_of_it) ? nullptr : behind_copies_of(r.from);
 }
 
-errc cuda_copies::start(request r) {
+errc cuda_copies::start(copy_request r) {
   const auto q = stream_for(r, put_off_.size());
   if (!q) return q.reason().code();
   if (*q != nullptr) return enqueue(**q, r);
@@ -374,7 +394,7 @@ std::size_t cuda_copies::go_on(errc device) {
     errc how = device;
     while (how == errc::none && !behind.empty() && (how = driver_.query(*behind.back())) == errc::none)
       behind.pop_back();
-    queue* q = nullptr;
+    copy_queue* q = nullptr;
     if (how == errc::none || how == errc::pending) {
       const auto found = stream_for(put_off_[i], i);
       if (found && *found == nullptr) {
@@ -384,7 +404,7 @@ std::size_t cuda_copies::go_on(errc device) {
       how = found ? errc::none : found.reason().code();
       if (found) q = *found;
     }
-    const request r = std::move(put_off_[i]);
+    const copy_request r = std::move(put_off_[i]);
     put_off_.erase(put_off_.begin() + static_cast<std::ptrdiff_t>(i));
     --pending_;
     ++count;
@@ -397,17 +417,10 @@ std::size_t cuda_copies::go_on(errc device) {
 errc cuda_copies::write_behind(std::span<const std::byte> data, std::byte* at, std::uint32_t value,
                                completion* done) noexcept {
   try {
-    return start({.what = request::kind::write, .done = done, .from = data, .to = at, .value = value});
+    return start({.what = copy_request::kind::write, .done = done, .from = data, .to = at, .value = value});
   } catch (const runtime::failure& f) {
     return refused(f);
   }
-}
-
-bool cuda_copies::is_ours(const std::byte* address) noexcept {
-  if (std::find(ours_.begin(), ours_.end(), address) != ours_.end()) return true;
-  if (driver_.is_of_other_context(address, device_)) return false;
-  ours_[last_of_ours_++ % ours_.size()] = address;
-  return true;
 }
 
 runtime::result<> cuda_copies::check(std::span<const std::byte> memory, std::size_t alignment) {
@@ -415,7 +428,9 @@ runtime::result<> cuda_copies::check(std::span<const std::byte> memory, std::siz
   const memory_place at = driver_.place_of(memory.data());
   const bool is_here = at.what == memory_place::kind::device && at.device == device_;
   const bool begins_right = reinterpret_cast<std::uintptr_t>(memory.data()) % alignment == 0;
-  if (begins_right && (at.what == memory_place::kind::pinned || (is_here && is_ours(memory.data())))) return {};
+  if (begins_right &&
+      (at.what == memory_place::kind::pinned || (is_here && ours_.has(memory.data(), driver_, device_))))
+    return {};
   // A failed device recognises no memory. Its failure is reported by the operation itself.
   if (at.what == memory_place::kind::host && look_at_device(prompt()) == errc::device_failed) return {};
   return runtime::error{errc::bad_argument, fmt::format("{} bytes at {}, for an op whose buffers lie on device {}, {}",
@@ -436,27 +451,27 @@ errc cuda_copies::refused(const runtime::failure& why) noexcept {
 }
 
 void cuda_copies::forget(completion* done) noexcept {
-  const auto drop = [&](queue& q) {
-    for (mark& m : q.marks) {
+  const auto drop = [&](copy_queue& q) {
+    for (copy_mark& m : q.marks) {
       if (m.done == done) m.done = nullptr;
     }
   };
   std::for_each(streams_.begin(), streams_.end(), drop);
   std::for_each(watched_.begin(), watched_.end(), drop);
-  for (request& r : put_off_) {
+  for (copy_request& r : put_off_) {
     if (r.done == done) r.done = nullptr;
   }
 }
 
 // Ends the marks that the queue's stream has reached, or all of them if the device has failed (`outcome`). Returns how many.
-std::size_t cuda_copies::finish(queue& q, errc outcome) {
+std::size_t cuda_copies::finish(copy_queue& q, errc outcome) {
   if (q.marks.empty()) return 0;
   ++counters_.polls;
   const auto* const words = reinterpret_cast<const std::uint32_t*>(words_.bytes().data());
   const std::uint32_t reached = driver_.look_at(words + q.word);
   std::size_t count = 0;
   while (!q.marks.empty()) {
-    const mark first = q.marks.front();
+    const copy_mark first = q.marks.front();
     // Numbers wrap around.
     if (outcome == errc::none && static_cast<std::int32_t>(reached - first.number) < 0) break;
     q.marks.pop_front();
@@ -493,12 +508,21 @@ bool cuda_copies::poll() {
   for (std::size_t i = 0; i < watched_.size(); ++i) count += finish(watched_[i], device);
   // NOLINTEND(modernize-loop-convert)
   count += go_on(device);
-  std::erase_if(watched_, [this](const queue& q) {
+  std::erase_if(watched_, [this](const copy_queue& q) {
     if (q.marks.empty()) free_words_.push_back(q.word);
     return q.marks.empty();
   });
   fruitless_ = count == 0 ? fruitless_ + 1 : 0;
   return count != 0;
 }
+
+runtime::result<> reached::await_resume() const { return copies_.in_words(outcome); }
+
+void reached::watch() noexcept {
+  outcome = copies_.watch(stream_, this);
+  watching_ = outcome == errc::pending;
+}
+
+void reached::forget() noexcept { copies_.forget(this); }
 
 }  // namespace parley::transports
