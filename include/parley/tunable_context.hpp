@@ -91,9 +91,9 @@ class tunable_context {
     set([&](auto& s) { s.max_warmup_iterations = n; });
   }
   std::uint32_t get_max_warmup_iterations() const noexcept { return now_.max_warmup_iterations; }
-  /// A program cannot flush a CPU's instruction cache: to switch this on, here or in the environment, only adds a warning.
+  /// Of kernels on GPUs. A program cannot flush a CPU's instruction cache: to switch this on, here or in the environment, adds a warning.
   void enable_icache_flush(bool on);
-  bool is_icache_flush_enabled() const noexcept { return false; }
+  bool is_icache_flush_enabled() const noexcept { return now_.flush_icache; }
   /// The number of bytes that are written before each timed run, so that operands come from memory. 0: none.
   void set_rotating_buffer_size(std::uint64_t bytes) {
     set([&](auto& s) { s.rotating_buffer_bytes = bytes; });

@@ -32,12 +32,10 @@
 /// the kernel must declare the memory that it updates. Each rank makes this choice for itself; parley/contextual.hpp tunes kernels whose
 /// ranks must agree. A call that is cancelled while it tunes leaves its key undecided.
 #include <parley/ops/kernels/kernel_core.hpp>
-#include <parley/runtime/finally.hpp>
 #include <parley/task.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <string>
 #include <type_traits>
@@ -93,8 +91,8 @@ class tunable_op<Result(Args...)> {
     kernel_core::key_texts key_texts{};
     /// Implementations for these arguments, beside those for all: at most 4,000, or only the one of that name, if a name is given.
     std::function<std::vector<implementation>(const std::string& named, Args...)> for_key{};
-    kernel_device* device =
-        nullptr;  ///< where the kernel runs; null: on the caller's thread. It must outlive the kernel.
+    /// Where the kernel runs; null: on the caller's thread. It must outlive the kernel.
+    kernel_device* device = nullptr;
   };
 
   /// Throws `bad_argument` if the name is taken, if results files cannot hold it, or if there is no implementation.
@@ -146,43 +144,11 @@ class tunable_op<Result(Args...)> {
   const kernel_core& core() const noexcept { return core_; }
 
  private:
-  static std::function<Result(Args...)> checked(std::function<long(Args...)> f, std::string title) {
-    return [f = std::move(f), title = std::move(title)](Args... args) {
-      if (const long status = f(args...); status != 0)
-        runtime::raise({runtime::errc::unavailable, title + " returned status " + std::to_string(status)});
-    };
-  }
-  static std::vector<std::string> ids_of(const std::vector<implementation>& from) {
-    std::vector<std::string> all;
-    for (const implementation& i : from) all.push_back(i.id);
-    return all;
-  }
-  static std::vector<std::string> families_of(const std::vector<implementation>& from) {
-    std::vector<std::string> all;
-    for (const implementation& i : from) all.push_back(i.family);
-    return all;
-  }
-  void keep(implementation i) {
-    const std::string title = "kernel " + core_.name() + ": " + i.id;
-    if constexpr (!awaited) {
-      if (i.run.status_) i.run.plain_ = checked(std::move(i.run.status_), title);
-    }
-    if (!i.run.plain_) runtime::raise({runtime::errc::bad_argument, title + " has no function"});
-    run_.push_back(std::move(i.run.plain_));
-  }
-  void add_own(kernel_entry& e, const std::vector<std::string>& named, kernel_core::others o, Args&... args) {
-    std::vector<implementation> mine;
-    const auto add = [&](std::vector<implementation> more) {
-      for (implementation& i : more) mine.push_back(std::move(i));
-    };
-    for (const std::string& name : named) add(for_key_(name, args...));
-    if (o == kernel_core::others::wanted) add(for_key_({}, args...));
-    const std::vector<std::uint32_t> numbers = core_.set_own(e, ids_of(mine), families_of(mine));
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-      if (numbers[i] == run_.size())
-        keep(std::move(mine[i]));  // a new one; new ones have the next numbers, in their order
-    }
-  }
+  static std::function<Result(Args...)> checked(std::function<long(Args...)> f, std::string title);
+  static std::vector<std::string> ids_of(const std::vector<implementation>& from);
+  static std::vector<std::string> families_of(const std::vector<implementation>& from);
+  void keep(implementation i);
+  void add_own(kernel_entry& e, const std::vector<std::string>& named, kernel_core::others o, Args&... args);
   tuning::kernel_key key_of(Args&... args) const { return key_ ? key_(args...) : tuning::kernel_key(); }
   kernel_outputs outputs_of(Args&... args) const {
     return outputs_ ? outputs_(args...).on(core_.device()) : kernel_outputs();
@@ -192,82 +158,10 @@ class tunable_op<Result(Args...)> {
   }
 
   // The code for `void` and for `task<>` exists twice: a function cannot be a coroutine for some signatures only.
-  [[gnu::noinline]] void tune_now(kernel_entry& e, Args... args) {
-    kernel_tuning t(core_, e, outputs_of(args...));
-    while (const auto step = t.next()) {
-      std::exception_ptr thrown;
-      try {
-        e.runs_now = &core_.ids()[step->candidate];
-        const runtime::finally over([&e] { e.runs_now = nullptr; });
-        run_[step->candidate](args...);
-      } catch (...) {
-        thrown = std::current_exception();
-      }
-      t.end(thrown);
-    }
-    run_[t.finish()](args...);
-  }
-  runtime::task<> tune_later(kernel_entry& e, Args... args) {
-    if (e.decided || e.being_tuned) {  // another call has begun since this call was made
-      co_await run_[e.winner](args...);
-      co_return;
-    }
-    runtime::scope& here = co_await runtime::this_scope;
-    kernel_tuning t(core_, e, outputs_of(args...));
-    while (const auto step = t.next()) {
-      std::exception_ptr thrown;
-      try {
-        const runtime::implementation mine(here, core_.title_of(e), core_.ids()[step->candidate]);
-        runtime::scope running(here, {.inside = &mine});
-        running.begin(run_[step->candidate](args...));
-        co_await running.join();
-      } catch (...) {
-        thrown = std::current_exception();
-      }
-      if (here.cancelled() != runtime::errc::none) {  // the time of this run means nothing
-        if (thrown) std::rethrow_exception(thrown);
-        t.restore_outputs();
-        co_await run_[e.winner](args...);
-        co_return;
-      }
-      t.end(thrown);
-    }
-    co_await run_[t.finish()](args...);
-  }
-  [[gnu::noinline]] void in_context_now(kernel_entry& e, Args... args) {
-    contextual_run& run = *core_.context().contextual();
-    core_.check_caller(e);
-    auto turn = run.begin(core_, e, outputs_for(run, args...));
-    std::exception_ptr thrown;
-    do {
-      thrown = nullptr;
-      try {
-        e.runs_now = &core_.ids()[turn.config];
-        const runtime::finally over([&e] { e.runs_now = nullptr; });
-        run_[turn.config](args...);
-      } catch (...) {
-        thrown = std::current_exception();
-      }
-    } while (!run.end(turn, thrown));
-  }
-  runtime::task<> in_context_later(kernel_entry& e, Args... args) {
-    runtime::scope& here = co_await runtime::this_scope;
-    contextual_run& run = *core_.context().contextual();
-    core_.check_caller(e);
-    auto turn = run.begin(core_, e, outputs_for(run, args...));
-    std::exception_ptr thrown;
-    do {
-      thrown = nullptr;
-      try {
-        const runtime::implementation mine(here, core_.title_of(e), core_.ids()[turn.config]);
-        runtime::scope running(here, {.inside = &mine});
-        running.begin(run_[turn.config](args...));
-        co_await running.join();
-      } catch (...) {
-        thrown = std::current_exception();
-      }
-    } while (!run.end(turn, thrown));
-  }
+  void tune_now(kernel_entry& e, Args... args);
+  runtime::task<> tune_later(kernel_entry& e, Args... args);
+  void in_context_now(kernel_entry& e, Args... args);
+  runtime::task<> in_context_later(kernel_entry& e, Args... args);
 
   kernel_core core_;
   std::function<tuning::kernel_key(Args...)> key_;
@@ -277,3 +171,5 @@ class tunable_op<Result(Args...)> {
 };
 
 }  // namespace parley::ops
+
+#include <parley/ops/kernels/tunable_op.hpp>

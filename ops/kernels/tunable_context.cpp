@@ -1,5 +1,7 @@
 #include <parley/tunable_context.hpp>
 
+#include <parley/ops/kernels/kernel_device.hpp>
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,6 +40,7 @@ tunable_context::tunable_context(runtime::executor& ex, runtime::storage* disk, 
 tunable_context::~tunable_context() { write_own_file(); }
 
 void tunable_context::enable_icache_flush(bool on) {
+  set([&](auto& s) { s.flush_icache = on; });
   if (on) warn(no_icache_flush);
 }
 

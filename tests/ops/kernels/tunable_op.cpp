@@ -362,7 +362,7 @@ TEST_CASE("environment variables override the settings of a program") {
   CHECK(context.get_max_tuning_iterations() == 12);
   CHECK(context.get_filename() == "told3.csv");
   CHECK(context.get_rotating_buffer_size() == 2 << 20);
-  CHECK_FALSE(context.is_icache_flush_enabled());
+  CHECK(context.is_icache_flush_enabled());
   REQUIRE(context.warnings().size() == 1);
   CHECK(context.warnings()[0].find("ICACHE_FLUSH_ENABLED") == 0);
 
