@@ -87,16 +87,6 @@ double took_ns(Call&& call) {
   return double(now_ns() - began);
 }
 
-/// A process on each core that never rests.
-void keep_cores_busy() {
-  for (long core = 0; core < sysconf(_SC_NPROCESSORS_ONLN); ++core) {
-    if (fork() != 0) continue;
-    die_with_parent();
-    pin_to_core(int(core));
-    for (volatile bool forever = true; forever;) {}
-  }
-}
-
 double mean_without_slowest(std::vector<double> all) {
   std::sort(all.begin(), all.end());
   if (all.size() > 1) all.pop_back();

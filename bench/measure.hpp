@@ -79,6 +79,16 @@ inline void exchange(int socket, const void* out, std::size_t out_size, void* in
 /// Call in a forked process: it is killed when the measuring program dies, instead of spinning on.
 inline void die_with_parent() { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 
+/// Starts a process on each core that never rests.
+inline void keep_cores_busy() {
+  for (long core = 0; core < sysconf(_SC_NPROCESSORS_ONLN); ++core) {
+    if (fork() != 0) continue;
+    die_with_parent();
+    pin_to_core(int(core));
+    for (volatile bool forever = true; forever;) {}
+  }
+}
+
 /// Bytes that the program has allocated with malloc. This measures every library in the same way.
 inline std::size_t heap_bytes() { return mallinfo2().uordblks + mallinfo2().hblkhd; }
 

@@ -172,6 +172,7 @@ TUNING = ("--bytes", str(16 << 20), "--configs", "8", "--warm_ups", "1", "--repe
           "--microbatches", "200", "--compute_us", "5000")
 
 SWEEP = SharedRun("sweep", ("--only", "regret"), UCX)
+BUSY_SWEEP = SharedRun("sweep", ("--only", "regret", "--busy", "yes"), UCX, timeout_s=300)
 PUTS = SharedRun("sweep", ("--only", "put", "--repetitions", "2000"), UCX)
 SEARCHES = {ranks: OneRun("searches", ("--ranks", str(ranks))) for ranks in (2, 4)}
 JOINS = {ranks: OneRun("simulator", ("--only", "join", "--ranks", str(ranks)), timeout_s=300) for ranks in (1_024, 4_096)}
@@ -210,7 +211,11 @@ ROWS = [
         [mpi("mpi_transfer", "mpi_transfer"),
          Reported("direct", Program("transfer", ("--only", "direct"), UCX), "transfer_direct")], ratio_at_most=1.05),
     Row("transfer_sweep_regret", "percent", Reported("parley", SWEEP, "transfer_sweep_regret"),
-        [Reported("always the default", SWEEP, "default_sweep_regret")], at_most=3),
+        [Reported("always the default", SWEEP, "default_sweep_regret")],
+        beside=[Reported("worst", SWEEP, "transfer_sweep_regret_worst")], at_most=3),
+    Row("transfer_sweep_regret_busy", "percent", Reported("parley", BUSY_SWEEP, "transfer_sweep_regret_busy"),
+        [Reported("always the default", BUSY_SWEEP, "default_sweep_regret_busy")],
+        beside=[Reported("worst", BUSY_SWEEP, "transfer_sweep_regret_worst_busy")], at_most=5, runs=3),
     Row("put_16MiB", "ns", Reported("parley", PUTS, "put_16MiB"), [Reported("direct", PUTS, "put_16MiB_direct")],
         ratio_at_most=1.0),
     *against_mpi("p2p_vs_mpi", "pairs"),

@@ -6,7 +6,8 @@
 // machine affects all of them alike. Times count from the 64th turn on (from the 4th for large sizes): for a short
 // time after a decision the receiver still gives credits, and the first calls are timed for the drift watch.
 //
-//     sweep --only regret [--repetitions R]      transfer_sweep_regret, and default_sweep_regret of always running the default
+//     sweep --only regret [--repetitions R]      transfer_sweep_regret, and default_sweep_regret of always running the default;
+//                                                with --busy yes beside a process on each core that never rests
 //     sweep --only put [--repetitions R]         put_16MiB, put_16MiB_direct and get_16MiB
 //     sweep --only gpu [--repetitions R]         the same as regret between two GPUs, to 256 MiB, with every config's own
 //                                                medians, and peer_in_turns: the receiver's bare copy from the sender's memory,
@@ -353,6 +354,7 @@ parley::task<> measure(both& b, std::vector<std::uint64_t> sizes, std::int64_t r
     report("best_" + std::to_string(bytes), best, "ns");
   }
   if (b.sends() || only == "put") co_return;
+  report("worst", *std::max_element(regrets.begin(), regrets.end()), "percent");
   report("figure", median(std::move(regrets)), "percent");
   report("default", median(std::move(of_the_default)), "percent");
 }
@@ -363,7 +365,9 @@ int main(int argc, char** argv) {
   const arguments given(argc, argv);
   const std::string only = given.text("only", "regret");
   const auto sizes = sizes_of(given);
+  const bool busy = given.text("busy", "no") == "yes";
   if (!is_rank()) {
+    if (busy) keep_cores_busy();
     const auto figures = run_ranks(2, argc, argv);
     const double value = figure(figures[1], "figure");
     if (only != "put") {
@@ -382,8 +386,10 @@ int main(int argc, char** argv) {
     }
     if (only == "gpu") return 0;
     if (only == "regret") {
-      report("transfer_sweep_regret", value, "percent");
-      report("default_sweep_regret", figure(figures[1], "default"), "percent");
+      const std::string suffix = busy ? "_busy" : "";
+      report("transfer_sweep_regret" + suffix, value, "percent");
+      report("transfer_sweep_regret_worst" + suffix, figure(figures[1], "worst"), "percent");
+      report("default_sweep_regret" + suffix, figure(figures[1], "default"), "percent");
     } else {
       report("put_16MiB", value, "ns");
       report("put_16MiB_direct", figure(figures[1], "default"), "ns");
