@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Matrix products of language models on this machine's first GPU, in turns with PyTorch: bash bench/gpu/gemm.sh BUILD [bf16|f8] [INDUCTORS_SHAPES]
-# BUILD holds bench/gpu_gemm. INDUCTORS_SHAPES is a file of shapes for Inductor's max-autotune, which takes seconds for each: a name, m, n and k
-# on each line; without it Inductor is left out.
+# Matrix products of language models on this machine's first GPU, and then by PyTorch.
+#     bash bench/gpu/gemm.sh BUILD [bf16|f8] [INDUCTORS_SHAPES]
+# BUILD holds bench/gpu_gemm. INDUCTORS_SHAPES is a file of shapes for Inductor's max-autotune, which takes seconds for each: a name,
+# m, n and k on each line; without it Inductor is left out.
 set -u
 build=${1:?usage: gemm.sh BUILD [bf16|f8] [INDUCTORS_SHAPES]}
 type=${2:-bf16}

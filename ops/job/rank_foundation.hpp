@@ -1,5 +1,5 @@
 #pragma once
-/// The parts that a rank is made of, for code that makes ranks (`job`, the simulator, tests), and the rank's reports for this code and for tools.
+/// The parts that a rank is made of, for code that makes ranks (`job`, the simulator, tests), and the rank's reports to them and to tools.
 #include <parley/actors/agreement/assignment.hpp>
 #include <parley/actors/agreement/messages.hpp>
 #include <parley/actors/agreement/participant.hpp>
