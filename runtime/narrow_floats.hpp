@@ -68,7 +68,7 @@ struct f8_e4m3 {
     std::uint32_t narrow = nan;
     if (magnitude < smallest_normal) {
       narrow = to_nearest_even(magnitude * 0x1p9F);  // a multiple of 2^-9
-    } else if (magnitude < 0x1.dp8F) {               // else it rounds to more than 448, or is NaN
+    } else if (magnitude <= 0x1.dp8F) {              // else it rounds to more than 448, or is NaN
       const auto bits_of = std::bit_cast<std::uint32_t>(magnitude);
       narrow = ((bits_of + 0x7ffffU + ((bits_of >> 20U) & 1U)) >> 20U) - (120U << 3U);
     }

@@ -7,14 +7,14 @@
 ///
 /// A call puts the product into the stream and returns. The first call with new sizes tries what this GPU has: cuBLAS, cuBLASLt with the
 /// algorithm that its heuristic chooses, and up to 2,048 of cuBLASLt's other algorithms: its heuristic's next choices, those that differ from
-/// these in one setting, and some at random. A model says which of them are worth a trial (tuning/planners/guided_plan.hpp), within
-/// MAX_SEARCH_DURATION_MS. All later calls with these sizes run the fastest one.
+/// these in one setting, and some at random. A model says which of them are worth a trial (tuning/planners/guided_plan.hpp); on an H200 a
+/// search takes half a second. All later calls with these sizes run the fastest one.
 ///
 /// | T | Out | computed as |
 /// |---|---|---|
 /// | `float`, `double`, `f16`, `bf16` | the same | sums of `float`, or of `double` |
 /// | `float`, with the option `tf32` | `float` | factors rounded to 19 bits |
-/// | `f8_e4m3` | `bf16`, `f16` or `float` | sums of `float`, times `scale_a` and `scale_b`; cuBLASLt wants A transposed and B not |
+/// | `f8_e4m3` | `bf16`, `f16`; without a bias also `float` | sums of `float`, times `scale_a` and `scale_b`; A is transposed, B is not |
 ///
 /// Names of implementations: `cublas`, the default; `cublaslt`, the heuristic's choice, which is the default for `f8_e4m3` and with a bias,
 /// because cuBLAS has neither; `cublaslt(algo=66 cluster=5 stages=35 tile=24)`, in cuBLASLt's numbers. Families: `cublas`, `cublaslt`. The
@@ -22,9 +22,13 @@
 /// `ScaledGemmTunableOp_Float8_e4m3fn_Float8_e4m3fn_BFloat16_TN,tn_4096_16_4096_ld_4096_4096_4096_rw_0_bias_None`.
 ///
 /// Each stream has its own workspace, so streams may multiply at the same time. Decided calls can be captured into graphs; while a stream is
-/// captured, nothing is tuned. A call whose matrices are not aligned to 16 bytes runs the default. C must not overlap A, B or the bias.
-/// Throws `bad_argument` if a matrix does not fit its memory, and `device_failed` if CUDA or cuBLAS refuses. All calls of one T and Out in
-/// one context go through one `cuda_gemm`. One thread.
+/// captured, nothing is tuned. A graph uses the workspace of the stream that was captured: replay it in that stream, and keep the
+/// `cuda_gemm` as long as its graphs.
+///
+/// Matrices that are not aligned to 16 bytes run the default, whatever was decided. C must not overlap A, B or the bias. cuBLASLt's numbers
+/// may mean something else in another version: tune again after an update. Throws `bad_argument` if a matrix does not fit its memory, and
+/// `device_failed` if CUDA or cuBLAS refuses. Names are reserved: a context has one `cuda_gemm` of one T and Out, or one `gemm`, or with
+/// several GPUs a context for each. A null stream is that of the thread's current device. One thread.
 #include <parley/cublas_runtime.hpp>
 #include <parley/cuda_runtime.hpp>
 #include <parley/gemm_call.hpp>

@@ -36,6 +36,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string>
 #include <type_traits>
@@ -102,7 +103,7 @@ class tunable_op<Result(Args...)> {
     key_ = std::move(o.key);
     outputs_ = std::move(o.outputs);
     for_key_ = std::move(o.for_key);
-    for (implementation& i : o.implementations) keep(std::move(i));
+    for (implementation& i : o.implementations) run_.push_back(function_of(i));
   }
 
   Result operator()(Args... args) {
@@ -147,7 +148,7 @@ class tunable_op<Result(Args...)> {
   static std::function<Result(Args...)> checked(std::function<long(Args...)> f, std::string title);
   static std::vector<std::string> ids_of(const std::vector<implementation>& from);
   static std::vector<std::string> families_of(const std::vector<implementation>& from);
-  void keep(implementation i);
+  std::function<Result(Args...)> function_of(implementation& i) const;
   void add_own(kernel_entry& e, const std::vector<std::string>& named, kernel_core::others o, Args&... args);
   tuning::kernel_key key_of(Args&... args) const { return key_ ? key_(args...) : tuning::kernel_key(); }
   kernel_outputs outputs_of(Args&... args) const {
@@ -166,7 +167,7 @@ class tunable_op<Result(Args...)> {
   kernel_core core_;
   std::function<tuning::kernel_key(Args...)> key_;
   std::function<kernel_outputs(Args...)> outputs_;
-  std::vector<std::function<Result(Args...)>> run_;
+  std::deque<std::function<Result(Args...)>> run_;  // one may run while others are added
   std::function<std::vector<implementation>(const std::string&, Args...)> for_key_;
 };
 

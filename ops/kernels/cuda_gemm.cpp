@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -55,9 +56,17 @@ struct type<f8_e4m3> {
   static constexpr number is = number::f8_e4m3;
 };
 
-constexpr std::size_t alignment = 16;  // in bytes: what the heuristic and the check of cuBLASLt count on
+constexpr std::uint32_t usual_alignment = 16;  // in bytes: what the algorithms that are tried count on
 
-bool is_aligned(const void* at) noexcept { return reinterpret_cast<std::uintptr_t>(at) % alignment == 0; }
+/// The alignment of all matrices of a call, and of the steps between those of a batch; at most the usual one.
+template <class T, class Out>
+std::uint32_t alignment_of(const gemm_call<T, Out>& c) noexcept {
+  std::uintptr_t all = usual_alignment | reinterpret_cast<std::uintptr_t>(c.a.data()) |
+                       reinterpret_cast<std::uintptr_t>(c.b.data()) | reinterpret_cast<std::uintptr_t>(c.c.data()) |
+                       reinterpret_cast<std::uintptr_t>(c.bias.data());
+  if (c.batch > 1) all |= c.stride_a * sizeof(T) | c.stride_b * sizeof(T) | c.stride_c * sizeof(Out);
+  return static_cast<std::uint32_t>(all & (~all + 1));  // the lowest bit
+}
 
 }  // namespace
 
@@ -99,17 +108,24 @@ struct cuda_gemm<T, Out>::state {
   void by(const gemm_algorithm& g, const call_type& c) {
     must(library.multiply(product_of(c), values_of(c), g, workspace(), gpu.stream()));
   }
-  void by_guess(const call_type& c) { by(first_guess(c), c); }
-  /// What cuBLASLt's heuristic chooses for the latest sizes.
-  const gemm_algorithm& first_guess(const call_type& c) {
-    if (!latest.guess) {
-      const auto all = library.guesses(product_of(c), options.workspace_bytes);
-      if (all.empty())
-        runtime::raise({runtime::errc::unavailable, "gemm: cuBLASLt has no algorithm for this product" +
-                                                        (library.fault().empty() ? "" : ": " + library.fault())});
-      latest.guess = all.front();
-    }
-    return *latest.guess;
+  void by_guess(const call_type& c) {
+    if (!*latest.guess) *latest.guess = first_guess(product_of(c));
+    by(**latest.guess, c);
+  }
+  /// What cuBLASLt's heuristic chooses.
+  gemm_algorithm first_guess(const matrix_product& p) {
+    const auto all = library.guesses(p, options.workspace_bytes, 1);
+    if (all.empty())
+      runtime::raise({runtime::errc::unavailable, "gemm: cuBLASLt has no algorithm for this product" +
+                                                      (library.fault().empty() ? "" : ": " + library.fault())});
+    return all.front();
+  }
+  /// Matrices that lie anywhere.
+  void by_any(const call_type& c, std::uint32_t alignment) {
+    if (!needs_cublaslt(c)) return by_cublas(c);
+    matrix_product p = product_of(c);
+    p.alignment = alignment;
+    by(first_guess(p), c);
   }
   static bool needs_cublaslt(const call_type& c) { return is_scaled || !c.bias.empty(); }
 
@@ -182,8 +198,10 @@ struct cuda_gemm<T, Out>::state {
       return all;
     }
     const std::size_t most = std::min<std::size_t>(options.most_algorithms, tuning::limits::configs - 96);
+    // The first choice of the heuristic has a name of its own.
+    const std::vector<gemm_algorithm> first = library.guesses(p, options.workspace_bytes, 1);
     for (const gemm_algorithm& g : algorithms_for(library, p, options.workspace_bytes, most)) {
-      if (!(g == first_guess(c))) add(g);
+      if (first.empty() || !(g == first.front())) add(g);
     }
     return all;
   }
@@ -197,15 +215,17 @@ struct cuda_gemm<T, Out>::state {
     gemm_memory needs{};
     kernel_type* by = nullptr;
     kernel_entry* entry = nullptr;
-    std::optional<gemm_algorithm> guess{};
+    std::optional<gemm_algorithm>* guess = nullptr;
   };
   void call(const call_type& given, cuda_stream stream) {
     if (latest.by == nullptr || !is_of_same_sizes(given, latest.given)) {
       const call_type full = in_full(given);
       const gemm_memory sizes = memory_of(full, given.order);
       if (full.m == 0 || full.n == 0 || full.batch == 0) return;
+      if (full.batch > INT_MAX) refuse("a batch must have less than 2^31 products");
       kernel_type& its = kernel(full);
-      latest = {given, full, sizes, &its, &its.entry(full), {}};
+      kernel_entry& entry = its.entry(full);
+      latest = {given, full, sizes, &its, &entry, &guesses[entry.title]};
     }
     call_type c = latest.full;
     const bool swapped = given.order == matrix_order::row_major;
@@ -216,15 +236,15 @@ struct cuda_gemm<T, Out>::state {
     c.scale_a = swapped ? given.scale_b : given.scale_a;
     c.scale_b = swapped ? given.scale_a : given.scale_b;
     check(c, latest.needs, given.order);
+    if (!is_scaled && (c.scale_a != nullptr || c.scale_b != nullptr)) refuse("only numbers of 8 bits have scales");
     if (c.k == 0 && needs_cublaslt(c)) refuse("cuBLASLt cannot multiply with k = 0; add the bias yourself");
     c.a = c.a.first(latest.needs.a);
     c.b = c.b.first(latest.needs.b);
     c.c = c.c.first(latest.needs.c);
     gpu.use(stream);
-    const bool aligned =
-        is_aligned(c.a.data()) && is_aligned(c.b.data()) && is_aligned(c.c.data()) && is_aligned(c.bias.data());
-    if (aligned && c.k != 0) return latest.by->call(*latest.entry, c);
-    needs_cublaslt(c) ? by_guess(c) : by_cublas(c);
+    const std::uint32_t alignment = alignment_of(c);
+    if (alignment == usual_alignment && c.k != 0) return latest.by->call(*latest.entry, c);
+    by_any(c, alignment);
   }
 
   tunable_context& context;
@@ -232,6 +252,7 @@ struct cuda_gemm<T, Out>::state {
   cuda_gemm_options options;
   cuda_kernels gpu;
   std::map<cuda_stream, transports::cuda_memory> workspaces{};
+  std::map<std::string, std::optional<gemm_algorithm>> guesses{};  // the heuristic's choice, by the title of the entry
   known latest{};
   std::array<std::unique_ptr<kernel_type>, 16> kernels{};
 };

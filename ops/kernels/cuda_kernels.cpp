@@ -36,10 +36,14 @@ void cuda_kernels::must(errc outcome) const {
 }
 
 cuda_kernels::state cuda_kernels::wait_for_stream(runtime::time_ns most_ns) {
-  const runtime::time_ns until_ns = executor_.precise_now() + most_ns;
+  // Virtual time stands still here, so the number of looks is limited, too.
+  constexpr std::uint64_t most_looks = 1'000'000;
+  const runtime::time_ns began_ns = executor_.precise_now();
+  std::uint64_t looks = 0;
   errc seen = errc::pending;
   while ((seen = driver_.query(ended_)) == errc::pending) {
-    if (executor_.precise_now() > until_ns) return state::still_running;
+    const runtime::time_ns now_ns = executor_.precise_now();
+    if (now_ns > began_ns + most_ns || (now_ns == began_ns && ++looks > most_looks)) return state::still_running;
   }
   must(seen);
   return state::ended;

@@ -56,10 +56,10 @@ void kernel_core::append(std::vector<tuning::config_identity> added, const std::
 }
 
 std::vector<std::uint32_t> kernel_core::set_own(kernel_entry& e, const std::vector<std::string>& ids,
-                                                const std::vector<std::string>& families) {
+                                                const std::vector<std::string>& families, others o) {
   std::vector<tuning::config_identity> identities = identities_of(ids), added;
   std::vector<std::string> texts, families_of_added;
-  std::set<std::string> met;
+  std::set<std::string> met;  // a list may name one twice
   for (std::size_t i = 0; i < ids.size(); ++i) {
     texts.push_back(tuning::config_id(identities[i]));
     const auto known = number_of_.find(texts.back());
@@ -72,11 +72,12 @@ std::vector<std::uint32_t> kernel_core::set_own(kernel_entry& e, const std::vect
     }
   }
   if (!added.empty()) append(std::move(added), families_of_added);
-  e.own.clear();
+  if (o == others::wanted) e.own.clear();
+  e.has_all_own = e.has_all_own || o == others::wanted;
   std::vector<std::uint32_t> numbers;
   for (const std::string& text : texts) {
     numbers.push_back(number_of_.find(text)->second);
-    if (met.erase(text) != 0) e.own.push_back(numbers.back());
+    if (std::find(e.own.begin(), e.own.end(), numbers.back()) == e.own.end()) e.own.push_back(numbers.back());
   }
   return numbers;
 }
@@ -123,11 +124,17 @@ kernel_entry& kernel_core::look_up(const tuning::kernel_key& key) {
   return *found;
 }
 
-std::optional<std::uint32_t> kernel_core::find(const std::string& solution, const own_source& own) const {
-  const auto known = find(solution);
-  if (known || !own) return known;
-  own({solution}, others::not_wanted);
-  return find(solution);
+// What exists for some keys only is asked for anew, because it may not exist for this one.
+std::optional<std::uint32_t> kernel_core::find(const kernel_entry& e, const std::string& solution,
+                                               const own_source& own) const {
+  const auto parsed = tuning::parse_config_id(solution);
+  const std::string id = parsed ? tuning::config_id(parsed.value()) : solution;
+  const auto known = find(id);
+  if (!own || (known && *known < for_all_keys_)) return known;
+  own({id}, others::not_wanted);
+  const auto found = find(id);
+  const bool exists = found && std::find(e.own.begin(), e.own.end(), *found) != e.own.end();
+  return exists ? found : std::nullopt;
 }
 
 void kernel_core::recall(kernel_entry& e, const own_source& own) {
@@ -136,7 +143,7 @@ void kernel_core::recall(kernel_entry& e, const own_source& own) {
   const tuning::result_entry* const known = remembered(context_, name_, e);
   e.looked_up = context_.version();  // again, because the lookup may have opened a file
   if (follow_rule(e, own) || known == nullptr) return;
-  const auto solution = find(known->solution, own);
+  const auto solution = find(e, known->solution, own);
   if (!solution) {
     e.passed_over = "`" + known->solution + "` of the results file is none of its implementations";
     context_.warn("kernel " + name_ + ", " + e.parameters + ": " + e.passed_over + "; it is tuned again");
@@ -156,7 +163,7 @@ void kernel_core::recall(kernel_entry& e, const own_source& own) {
 kernel_core::ruled kernel_core::rule_of(const kernel_entry& e, const own_source& own) const {
   const tuning::rule* const rule = context_.rule_for(name_, e.parameters);
   if (rule == nullptr) return {};
-  ruled all{rule->place, find(rule->config, own)};
+  ruled all{rule->place, find(e, rule->config, own)};
   const std::string forbidden = all.implementation ? why_left_out(e, *all.implementation) : std::string();
   if (all.implementation && forbidden.empty()) return all;
   all.why_not = rule->place + " names " + rule->config + ", which is " +
@@ -187,12 +194,11 @@ void kernel_core::check_caller(const kernel_entry& e) const {
 }
 
 /// False if there is no choice. If a switch is the cause, the entry stays undecided, because the switch may be different at the next call.
-bool kernel_core::has_choice(kernel_entry& e, outputs o) {
+bool kernel_core::has_choice(kernel_entry& e, outputs o, bool knows_own) {
   const std::vector<std::uint32_t> all = candidates(e);
   bool any = false;
   for (std::size_t i = 1; i < all.size() && !any; ++i) any = why_left_out(e, all[i]).empty();
-  const std::string not_now = device_ == nullptr ? std::string() : device_->why_not_now();
-  if (all.size() == 1) {
+  if (all.size() == 1 && knows_own) {
     e.decided = true;
     e.why = "it has no other implementation";
   } else if (o == outputs::cannot) {
@@ -200,10 +206,8 @@ bool kernel_core::has_choice(kernel_entry& e, outputs o) {
     if (!std::exchange(warned_of_check_, true))
       context_.warn("kernel " + name_ +
                     ": NUMERICAL_CHECK is on, but the kernel declares no outputs; only its default runs");
-  } else if (!any) {
+  } else if (!any && knows_own) {
     e.why = "none of its other implementations may run: " + why_left_out(e, all[1]);
-  } else if (!not_now.empty()) {
-    e.why = "it could not be tuned yet: " + not_now;
   } else {
     e.why.clear();
     return true;
@@ -216,12 +220,14 @@ kernel_core::way kernel_core::prepare(kernel_entry& e, outputs o, const own_sour
   if (e.decided) return way::run_winner;
   recall(e, own);
   if (e.decided || e.being_tuned) return way::run_winner;
-  if (own && !e.has_all_own && context_.is_tuning_enabled()) {
-    own(winners_nearby(e), others::wanted);
-    e.has_all_own = true;
+  if (own && !e.has_all_own && context_.is_tuning_enabled()) own(winners_nearby(e), others::wanted);
+  if (!has_choice(e, o, !own || e.has_all_own)) return way::run_winner;
+  if (context_.is_tuning_enabled()) {
+    const std::string not_now = device_ == nullptr ? std::string() : device_->why_not_now();
+    if (not_now.empty()) return way::tune;
+    e.why = "it could not be tuned yet: " + not_now;
+    return way::run_winner;
   }
-  if (!has_choice(e, o)) return way::run_winner;
-  if (context_.is_tuning_enabled()) return way::tune;
   e.why = "tuning is switched off";
   if (context_.is_record_untuned_enabled()) context_.note_untuned(name_ + "," + e.parameters);
   return way::run_winner;
@@ -257,6 +263,8 @@ guided_plan::options options_of(const kernel_core& core, const kernel_entry& e,
   guided_plan::options o;
   if (core.device() != nullptr) o.where = kernel_plan::place::device;
   const std::size_t own = candidates.size() - core.for_all_keys();
+  // Those for all keys, such as a library's own choice, are few if there are others.
+  for (std::size_t i = 1; own != 0 && i < core.for_all_keys(); ++i) o.hints.push_back(i);
   for (std::size_t i = 0; i < std::min(likely, own); ++i) o.hints.push_back(core.for_all_keys() + i);
   for (const std::string& winner : core.winners_nearby(e)) {
     const auto known = core.find(winner);
@@ -281,12 +289,12 @@ kernel_tuning::kernel_tuning(const kernel_core& core, kernel_entry& e, kernel_ou
           identities_of(core, candidates_), limits_of(core, tries),
           core.context().is_numerics_check_enabled() ? kernel_plan::checks::against_default : kernel_plan::checks::none,
           options_of(core, e, candidates_)) {
-  entry_.being_tuned = true;
   since_ns_ = core.context().where().precise_now();
   for (std::size_t place = 1; place < candidates_.size(); ++place) {
     if (std::string why = core_.why_left_out(e, candidates_[place]); !why.empty()) plan_.drop(place, std::move(why));
   }
   if (outputs_.updated()) before_ = outputs_.save();
+  entry_.being_tuned = true;  // the last statement: a constructor that throws has no destructor to take it back
 }
 
 void kernel_tuning::leave_out(std::size_t implementation, std::string why) {
@@ -318,7 +326,10 @@ void kernel_tuning::end(const std::exception_ptr& thrown) {
   };
   if (thrown) {
     const runtime::error why = runtime::describe(thrown);
-    if (step_.candidate == 0 || why.code() == errc::cancelled) std::rethrow_exception(thrown);
+    if (step_.candidate == 0 || why.code() == errc::cancelled) {
+      restore_outputs();
+      std::rethrow_exception(thrown);
+    }
     return leave_out("it throws: " + why.what());
   }
   const double on_device_ns = core_.device() == nullptr ? 0 : core_.device()->end();

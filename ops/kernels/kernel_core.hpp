@@ -22,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
@@ -73,18 +74,19 @@ class kernel_core {
 
   const std::string& name() const noexcept { return name_; }
   tunable_context& context() const noexcept { return context_; }
-  const std::vector<implementation>& implementations() const noexcept { return implementations_; }
-  const std::vector<std::string>& ids() const noexcept { return ids_; }
+  /// They keep their places while others are added, so an implementation may run meanwhile.
+  const std::deque<implementation>& implementations() const noexcept { return implementations_; }
+  const std::deque<std::string>& ids() const noexcept { return ids_; }
   /// So many implementations exist for all keys; they come first.
   std::size_t for_all_keys() const noexcept { return for_all_keys_; }
   /// The numbers of all implementations that exist for a key.
   std::vector<std::uint32_t> candidates(const kernel_entry& e) const;
-  /// Sets the implementations that exist for a key beside the common ones. Those that are known keep their numbers, and new ones get the next
-  /// numbers. Returns the number of each. Throws `bad_argument`.
-  std::vector<std::uint32_t> set_own(kernel_entry& e, const std::vector<std::string>& ids,
-                                     const std::vector<std::string>& families);
-  /// Makes the kernel call `set_own`: with the implementations of these names that exist for the key, and if wanted with all others.
   enum class others : std::uint8_t { not_wanted, wanted };
+  /// Adds implementations that exist for a key beside the common ones; `wanted`: they are all that there are. Those that are known keep
+  /// their numbers, and new ones get the next numbers. Returns the number of each. Throws `bad_argument`.
+  std::vector<std::uint32_t> set_own(kernel_entry& e, const std::vector<std::string>& ids,
+                                     const std::vector<std::string>& families, others o);
+  /// Makes the kernel call `set_own`: with the implementations of these names that exist for the key, and if wanted with all others.
   using own_source = std::function<void(const std::vector<std::string>& named, others o)>;
   /// Where the kernel runs; null: on the caller's thread.
   kernel_device* device() const noexcept { return device_; }
@@ -127,8 +129,8 @@ class kernel_core {
   kernel_entry& look_up(const tuning::kernel_key& key);
   void recall(kernel_entry& e, const own_source& own);
   bool follow_rule(kernel_entry& e, const own_source& own);
-  std::optional<std::uint32_t> find(const std::string& solution, const own_source& own) const;
-  bool has_choice(kernel_entry& e, outputs o);
+  std::optional<std::uint32_t> find(const kernel_entry& e, const std::string& solution, const own_source& own) const;
+  bool has_choice(kernel_entry& e, outputs o, bool knows_own);
   std::vector<tuning::config_identity> identities_of(const std::vector<std::string>& ids) const;
   void append(std::vector<tuning::config_identity> added, const std::vector<std::string>& families);
 
@@ -140,8 +142,8 @@ class kernel_core {
   key_texts texts_;
   std::shared_ptr<const void> claim_;  // to the name
   kernel_device* device_;
-  std::vector<implementation> implementations_;
-  std::vector<std::string> ids_;
+  std::deque<implementation> implementations_;
+  std::deque<std::string> ids_;
   std::map<std::string, std::uint32_t, std::less<>> number_of_;
   std::size_t for_all_keys_ = 0;
   tuning::kernel_key latest_key_;

@@ -35,13 +35,13 @@ std::vector<std::string> tunable_op<Result(Args...)>::families_of(const std::vec
 }
 
 template <class Result, class... Args>
-void tunable_op<Result(Args...)>::keep(implementation i) {
+std::function<Result(Args...)> tunable_op<Result(Args...)>::function_of(implementation& i) const {
   const std::string title = "kernel " + core_.name() + ": " + i.id;
   if constexpr (!awaited) {
     if (i.run.status_) i.run.plain_ = checked(std::move(i.run.status_), title);
   }
   if (!i.run.plain_) runtime::raise({runtime::errc::bad_argument, title + " has no function"});
-  run_.push_back(std::move(i.run.plain_));
+  return std::move(i.run.plain_);
 }
 
 template <class Result, class... Args>
@@ -53,10 +53,12 @@ void tunable_op<Result(Args...)>::add_own(kernel_entry& e, const std::vector<std
   };
   for (const std::string& name : named) add(for_key_(name, args...));
   if (o == kernel_core::others::wanted) add(for_key_({}, args...));
-  const std::vector<std::uint32_t> numbers = core_.set_own(e, ids_of(mine), families_of(mine));
+  std::vector<std::function<Result(Args...)>> functions;
+  for (implementation& i : mine) functions.push_back(function_of(i));
+  const std::vector<std::uint32_t> numbers = core_.set_own(e, ids_of(mine), families_of(mine), o);
   for (std::size_t i = 0; i < mine.size(); ++i) {
     // New ones have the next numbers, in their order.
-    if (numbers[i] == run_.size()) keep(std::move(mine[i]));
+    if (numbers[i] == run_.size()) run_.push_back(std::move(functions[i]));
   }
 }
 

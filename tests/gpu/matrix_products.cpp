@@ -109,6 +109,7 @@ void check_products(cuda_gemm_options o = {}) {
           matrix_problem<T, Out> with_bias(call);
           with_bias.add_bias();
           if (!(of_8_bits && sizeof(Out) == 4)) check_product(on, multiply, with_bias);  // there are no such biases
+          if (!of_8_bits) check_product(on, multiply, with_bias, 1);
           call.alpha = 2, call.beta = -1;
           check_product(on, multiply, matrix_problem<T, Out>(call));
           call.batch = 3;
@@ -211,4 +212,47 @@ TEST_CASE("kernels on a GPU are timed on the GPU, and one whose numbers are wron
   CHECK(e.time_ms > 0.01);
   CHECK(e.time_ms < 10);
   CHECK(into.fetched() == std::vector<float>(count, 3));
+}
+
+TEST_CASE("tf32 rounds the factors, and float does not") {
+  gpu_with_blas on;
+  for (const bool rounded : {false, true}) {
+    tunable_context context(on.ex, nullptr, enabled());
+    cuda_gemm<float> multiply(context, on.driver, on.blas, {.tf32 = rounded});
+    const device_numbers<float> a(on.driver, std::vector<float>(256, 1 + 0x1p-12F)),
+        b(on.driver, std::vector<float>(256, 1));
+    const device_numbers<float> c(on.driver, std::vector<float>(256));
+    gemm_call<float> call{.m = 16, .n = 16, .k = 16};
+    call.a = a.numbers(), call.b = b.numbers(), call.c = c.numbers();
+    multiply(call, on.stream);
+    must(cudaStreamSynchronize(on.stream), "cudaStreamSynchronize");
+    CHECK((c.fetched()[7] == 16 + 0x1p-8F) != rounded);
+  }
+}
+
+TEST_CASE("streams multiply at the same time, each with a workspace of its own") {
+  gpu_with_blas on;
+  tunable_context context(on.ex, nullptr, enabled());
+  cuda_gemm<bf16> multiply(context, on.driver, on.blas);
+  // Long sums, which are split.
+  matrix_problem<bf16> p(gemm_call<bf16>{.m = 64, .n = 16, .k = 8'192});
+  for (bf16& each : p.a) each = float(each) == 2 ? 1.0F : 0.0F;  // few are not 0
+  const device_numbers<bf16> a(on.driver, p.a), b(on.driver, p.b);
+  std::vector<cudaStream_t> streams(4);
+  std::vector<device_numbers<bf16>> results;
+  for (cudaStream_t& s : streams) {
+    must(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    results.emplace_back(on.driver, p.c);
+  }
+  gemm_call<bf16> call = p.call;
+  call.a = a.numbers(), call.b = b.numbers();
+  for (int repeat = 0; repeat < 50; ++repeat)
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      call.c = results[i].numbers();
+      multiply(call, streams[i]);
+    }
+  must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  const std::vector<bf16> expected = p.expected();
+  for (const auto& each : results) check_equal(each.fetched(), expected, "in one of several streams");
+  for (cudaStream_t s : streams) cudaStreamDestroy(s);
 }

@@ -160,7 +160,7 @@ fi
 
 # Products by cuBLAS and cuBLASLt in all types; and a program's sizes are recorded, tuned without it, and used.
 if built "$cases" products; then
-  check products 240 "${one_gpu[@]}" "$cases" --test-case='*products*,*captured product*,*timed on the GPU*'
+  check products 240 "${one_gpu[@]}" "$cases" --test-case='*products*,*captured product*,*timed on the GPU*,*tf32*,*streams multiply*'
 fi
 record_tune_use() {
   cd "$1" && rm -f tunableop_* && export PARLEY_TUNABLEOP_ENABLED=1 && "${@:3}" --tokens 16 --hidden 1024 >tuned.txt &&

@@ -32,6 +32,7 @@ struct matrix_product {
   std::size_t lda = 0, ldb = 0, ldc = 0;
   std::size_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
   bool has_bias = false;
+  std::uint32_t alignment = 16;  ///< of all matrices, and of the steps between those of a batch, in bytes
   int device = 0;
 };
 
@@ -87,7 +88,9 @@ class cublas_library {
   virtual ~cublas_library() = default;
   /// For instance `13.1.0`.
   virtual const std::string& version() const noexcept = 0;
-  virtual std::vector<gemm_algorithm> guesses(const matrix_product& p, std::size_t workspace_bytes) = 0;
+  /// What its heuristic chooses, the best first; empty: nothing.
+  virtual std::vector<gemm_algorithm> guesses(const matrix_product& p, std::size_t workspace_bytes,
+                                              std::size_t most = 64) = 0;
   virtual std::vector<gemm_algorithm_range> ranges(const matrix_product& p) = 0;
   /// Whether cuBLASLt can run the algorithm for this product, within that workspace.
   virtual bool takes(const matrix_product& p, gemm_algorithm& g, std::size_t workspace_bytes) = 0;

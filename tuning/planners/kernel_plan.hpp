@@ -29,9 +29,9 @@
 /// A candidate that failed or was wrong has no time, so it never wins. The default stays if no candidate is faster by more than noise.
 ///
 /// The duration limits everything after a candidate's first run, which is cold: the rest of its probe, its warm-ups unless these have their
-/// own duration, and its timed runs. Once the duration is over, no run begins, with two exceptions: the one warm run that a candidate needs
-/// to have a time, and the two runs that compare numbers. A probe's warm runs also count as turns if they took longer than `settling_ns`, or
-/// if there is no other time.
+/// own duration, and its timed runs. Once the duration is over, no run begins, with exceptions: the one warm run that a candidate needs to
+/// have a time, the two runs that compare numbers, and on a device the default's runs beside others. A probe's warm runs also count as turns
+/// if they took longer than `settling_ns`, or if there is no other time.
 #include <parley/tuning/planners/decide.hpp>
 #include <parley/tuning/planners/planner.hpp>
 #include <parley/tuning/results/settings.hpp>

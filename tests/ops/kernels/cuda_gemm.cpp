@@ -2,6 +2,7 @@
 #include <parley/tests/support/matrix_problem.hpp>
 
 #include <parley/cuda_gemm.hpp>
+#include <parley/cuda_kernels.hpp>
 #include <parley/ops/kernels/gemm_algorithms.hpp>
 #include <parley/runtime/time/reactor.hpp>
 
@@ -83,9 +84,9 @@ TEST_CASE("a product on a GPU is tuned among cuBLAS and the algorithms of cuBLAS
           bench on;
           on.blas.ticks = [](const gemm_algorithm& g) { return g.id == 2 && g.tile == 5 ? 20U : 60U; };
           cuda_gemm<float> multiply(on.context, on.gpu, on.blas);
-          matrix_problem<float> p(gemm_call<float>{.m = 5,
+          matrix_problem<float> p(gemm_call<float>{.m = 8,
                                                    .n = 4,
-                                                   .k = 3,
+                                                   .k = 12,
                                                    .trans_a = trans_a,
                                                    .trans_b = trans_b,
                                                    .beta = beta,
@@ -203,9 +204,8 @@ TEST_CASE("an algorithm that cuBLASLt refuses to run, and one whose numbers are 
   }
 }
 
-TEST_CASE("families and rules choose among the algorithms") {
-  tunable_context::options o = enabled();
-  bench on(o);
+TEST_CASE("a family that is switched off is not tried") {
+  bench on;
   on.context.enable_family("cublaslt", false);
   cuda_gemm<float> multiply(on.context, on.gpu, on.blas);
   matrix_problem<float> p(gemm_call<float>{.m = 4, .n = 4, .k = 4});
@@ -213,6 +213,105 @@ TEST_CASE("families and rules choose among the algorithms") {
   on.blas.ticks = [](const gemm_algorithm&) { return 1; };
   multiply(there.call, on.stream);
   CHECK(multiply.runs(there.call) == "cublas");
+}
+
+TEST_CASE("an algorithm that a rule names runs for the keys for which cuBLASLt takes it, and the others are tuned") {
+  tunable_context::options o = enabled();
+  // With its settings in another order than parley writes them.
+  o.rules = tuning::rule_file::parse("GemmTunableOp_float_NN,*,cublaslt(tile=4 cluster=2 algo=1)\n", "rules").value();
+  bench on(o);
+  on.blas.refuses_sizes = [](const fake_cublas::product& p, const gemm_algorithm& g) {
+    return p.m == 8 && g.tile == 4;
+  };
+  cuda_gemm<float> multiply(on.context, on.gpu, on.blas);
+  for (const std::size_t m : {4U, 8U}) {
+    matrix_problem<float> p(gemm_call<float>{.m = m, .n = 4, .k = 4});
+    on_gpu there(on, p);
+    multiply(there.call, on.stream);
+    CHECK(multiply.decision(there.call).decided);
+    CHECK((multiply.runs(there.call) == "cublaslt(algo=1 cluster=2 tile=4)") == (m == 4));
+    there.check("by a rule");
+  }
+}
+
+TEST_CASE("a product with a bias is recorded while tuning is off, and tuned later") {
+  tunable_context::options o = enabled();
+  o.mine.tuning = false;
+  o.mine.record_untuned = true;
+  bench on(o);
+  cuda_gemm<float> multiply(on.context, on.gpu, on.blas);
+  matrix_problem<float> p(gemm_call<float>{.m = 4, .n = 4, .k = 4});
+  p.add_bias();
+  on_gpu there(on, p);
+  REQUIRE(on.gpu.begin_capture(on.stream) == errc::none);  // recording does not wait for the stream
+  multiply(there.call, on.stream);
+  static_cast<void>(on.gpu.end_capture(on.stream));
+  CHECK(on.context.untuned() == std::vector<std::string>{"GemmAndBiasTunableOp_float_NN,nn_4_4_4"});
+  on.context.enable_tuning(true);
+  on.blas.ticks = [](const gemm_algorithm& g) { return g.tile == 2 ? 5U : 50U; };
+  multiply(there.call, on.stream);
+  CHECK(multiply.runs(there.call).ends_with("tile=2)"));
+  there.check("with a bias");
+}
+
+TEST_CASE("matrices with a bias that are not aligned run what cuBLASLt chooses for their alignment") {
+  bench on;
+  cuda_gemm<float> multiply(on.context, on.gpu, on.blas);
+  matrix_problem<float> p(gemm_call<float>{.m = 4, .n = 4, .k = 4});
+  p.add_bias();
+  on_gpu there(on, p);
+  const cuda_memory room = cuda_memory::on_device(on.gpu, 0, 4'096);
+  gemm_call<float> call = there.call;
+  call.c = on_gpu::numbers_in(room).subspan(1);
+  multiply(call, on.stream);
+  CHECK(on.blas.alignments == std::vector<std::uint32_t>{4});
+  CHECK_FALSE(multiply.decision(call).decided);
+}
+
+TEST_CASE("matrices of a batch that are not aligned run the default, also if their sizes are decided") {
+  bench on;
+  on.blas.ticks = [](const gemm_algorithm&) { return 5; };
+  cuda_gemm<float> multiply(on.context, on.gpu, on.blas);
+  matrix_problem<float> p(gemm_call<float>{.m = 4, .n = 4, .k = 4, .batch = 2});
+  on_gpu there(on, p);
+  multiply(there.call, on.stream);
+  REQUIRE(multiply.runs(there.call) != "cublas");
+  const cuda_memory room = cuda_memory::on_device(on.gpu, 0, 4'096);
+  gemm_call<float> call = there.call;
+  call.a = on_gpu::numbers_in(room);
+  call.stride_a = 17;
+  on.blas.ran.clear();
+  multiply(call, on.stream);
+  CHECK(on.blas.ran == std::vector<std::string>{"cublas"});
+}
+
+TEST_CASE("a default that fails leaves C as it was, and the next call tunes") {
+  bench on;
+  cuda_gemm<float> multiply(on.context, on.gpu, on.blas);
+  matrix_problem<float> p(gemm_call<float>{.m = 4, .n = 4, .k = 4, .beta = 1});
+  p.add_bias();
+  on_gpu there(on, p);
+  bool fails = true;
+  int runs = 0;
+  on.blas.refuses = [&](const gemm_algorithm& g) { return fails && g == on.blas.first[0] && ++runs > 1; };
+  CHECK_THROWS_AS(multiply(there.call, on.stream), failure);
+  CHECK_FALSE(multiply.decision(there.call).being_tuned);
+  fails = false;
+  multiply(there.call, on.stream);
+  CHECK(multiply.decision(there.call).decided);
+  there.check("at last");
+}
+
+TEST_CASE("arguments that have no meaning are refused") {
+  bench on;
+  cuda_gemm<float> multiply(on.context, on.gpu, on.blas);
+  matrix_problem<float> p(gemm_call<float>{.m = 4, .n = 4, .k = 4});
+  on_gpu there(on, p);
+  gemm_call<float> call = there.call;
+  const float one = 1;
+  call.scale_a = &one;
+  CHECK_THROWS_AS(multiply(call, on.stream), failure);
+  CHECK_THROWS_AS((cuda_kernels(on.ex, on.gpu, 7)), failure);
 }
 
 TEST_CASE("products of 8 bits have the names and keys of TunableOp") {

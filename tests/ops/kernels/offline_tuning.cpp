@@ -82,7 +82,7 @@ TEST_CASE("lines that cannot be tuned are left out by number and reason, and the
         "f.csv, line 3: scale,n=65536 is left out: it is not an operation of parley's own; run its "
         "program with tuning on");
   CHECK(report.left_out[2] ==
-        "f.csv, line 4: GemmTunableOp_Half_NN,nn_8_8_8 is left out: there are no numbers of type Half on "
+        "f.csv, line 4: GemmTunableOp_Half_NN,nn_8_8_8 is left out: there are no products of type Half on "
         "processors");
   for (std::size_t i = 3; i < 7; ++i) CHECK(report.left_out[i].ends_with("its key is not like nt_25088_4096_64"));
   CHECK(report.left_out[7].ends_with("gemm: the leading dimension of A is 7, but it must be at least 8"));

@@ -6,9 +6,11 @@
 
 #include <parley/transports/cuda/cublas_library.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,20 +30,34 @@ class fake_cublas final : public transports::cublas_library {
   std::vector<algorithm> first{{.id = 1, .tile = 1, .cluster = 2}, {.id = 2, .tile = 3, .cluster = 2}};
   std::function<bool(const algorithm&)> refuses = [](const algorithm&) { return false; };
   std::function<bool(const algorithm&)> is_wrong = [](const algorithm&) { return false; };
-  std::vector<std::string> ran{};  ///< ids of algorithms, or `cublas`
-  std::uint64_t lists = 0;         ///< how often somebody asked for the ranges
+  std::function<bool(const product&, const algorithm&)> refuses_sizes = [](const product&, const algorithm&) {
+    return false;
+  };
+  std::vector<std::uint32_t> alignments{};  ///< of the products that guesses were asked for
+  std::vector<std::string> ran{};           ///< ids of algorithms, or `cublas`
+  std::uint64_t lists = 0;                  ///< how often somebody asked for the ranges
 
   const std::string& version() const noexcept override { return version_; }
-  std::vector<algorithm> guesses(const product&, std::size_t) override { return first; }
+  std::vector<algorithm> guesses(const product& p, std::size_t, std::size_t most) override {
+    alignments.push_back(p.alignment);
+    std::vector<algorithm> all(first.begin(),
+                               first.begin() + std::min<std::ptrdiff_t>(std::ptrdiff_t(most), std::ssize(first)));
+    for (algorithm& g : all) g.state[0] = key_of(p);
+    return all;
+  }
   std::vector<transports::gemm_algorithm_range> ranges(const product&) override {
     ++lists;
     return {{.id = 1, .tiles = {1, 2, 3, 4}, .stages = {0}, .clusters = {0, 2, 3}, .most_custom = 1},
             {.id = 2, .tiles = {3, 5}, .stages = {0}, .clusters = {2}, .reductions = {1, 2}}};
   }
-  bool takes(const product&, algorithm& g, std::size_t) override { return exists(g); }
+  bool takes(const product& p, algorithm& g, std::size_t) override {
+    g.state[0] = key_of(p);
+    return exists(g) && !refuses_sizes(p, g);
+  }
   runtime::errc multiply(const product& p, const transports::matrix_values& v, const algorithm& by,
                          std::span<std::byte>, CUstream_st* stream) override {
-    if (refuses(by)) return runtime::errc::device_failed;
+    // An algorithm must have been made for this product.
+    if (refuses(by) || by.state[0] != key_of(p)) return runtime::errc::device_failed;
     const int more = is_wrong(by) ? 1 : 0;
     return run(p, v, stream, ticks(by), std::to_string(by.id) + "/" + std::to_string(by.tile), more);
   }
@@ -52,6 +68,9 @@ class fake_cublas final : public transports::cublas_library {
   std::string fault() const override { return "CUBLAS_STATUS_NOT_SUPPORTED (15), in a fake"; }
 
  private:
+  static std::uint64_t key_of(const product& p) noexcept {
+    return 1 + p.m + 1'000 * p.n + 1'000'000 * p.k + 1'000'000'000 * p.batch;
+  }
   runtime::errc run(const product& p, const transports::matrix_values& v, CUstream_st* stream, std::uint64_t took,
                     std::string name, int more = 0) {
     ran.push_back(std::move(name));
@@ -64,6 +83,7 @@ class fake_cublas final : public transports::cublas_library {
     const auto* const b = reinterpret_cast<const float*>(gpu_.shadow(v.b));
     const auto* const bias = reinterpret_cast<const float*>(gpu_.shadow(v.bias));
     auto* const c = reinterpret_cast<float*>(gpu_.shadow(v.c));
+    if (a == nullptr || b == nullptr || c == nullptr) return;  // a test that has ended has freed them
     for (std::size_t x = 0; x < p.batch; ++x)
       for (std::size_t i = 0; i < p.m; ++i)
         for (std::size_t j = 0; j < p.n; ++j) {

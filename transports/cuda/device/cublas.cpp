@@ -124,18 +124,20 @@ class loaded_cublas final : public cublas_library {
 
   const std::string& version() const noexcept override { return version_; }
 
-  std::vector<gemm_algorithm> guesses(const matrix_product& p, std::size_t workspace_bytes) override {
-    constexpr int most = 64;
+  std::vector<gemm_algorithm> guesses(const matrix_product& p, std::size_t workspace_bytes, std::size_t most) override {
     description d(f_, p, {});
     cublasLtMatmulPreferenceOpaque_t wish{};
     f_.LtMatmulPreferenceInit_internal(&wish, sizeof wish);
     f_.LtMatmulPreferenceSetAttribute(&wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
                                       sizeof workspace_bytes);
+    for (const auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      f_.LtMatmulPreferenceSetAttribute(&wish, which, &p.alignment, sizeof p.alignment);
     std::vector<cublasLtMatmulHeuristicResult_t> found(most);
     int count = 0;
     const on_device here(p.device);
-    const auto asked = f_.LtMatmulAlgoGetHeuristic(lt(p.device), &d.operation, &d.a, &d.b, &d.c, &d.c, &wish, most,
-                                                   found.data(), &count);
+    const auto asked = f_.LtMatmulAlgoGetHeuristic(lt(p.device), &d.operation, &d.a, &d.b, &d.c, &d.c, &wish,
+                                                   static_cast<int>(most), found.data(), &count);
     std::vector<gemm_algorithm> all;
     if (note(asked, "cublasLtMatmulAlgoGetHeuristic") != errc::none) return all;
     for (int i = 0; i < count; ++i) {

@@ -11,7 +11,7 @@ namespace {
 // An instruction has 16 bytes, and the largest cache of instructions of one processor has some 128 KiB.
 constexpr int steps = 8'192;
 
-// Each step is two instructions with constants of their own, so the compiler can neither fold steps nor make a loop of them.
+// Each step has constants of its own, so the compiler cannot make a short loop of the steps.
 // Nothing is written as long as `never` is null.
 __global__ void run_long_code(std::uint32_t* never) {
   std::uint32_t x = threadIdx.x;
