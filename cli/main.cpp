@@ -350,7 +350,7 @@ int command(int argc, char** argv) {
   auto* untuned = tune->add_option(
       "--untuned", words.untuned,
       "Instead of a spec: tune the matrix multiplications that these files list, which RECORD_UNTUNED writes, on the "
-      "processors or with --device cuda on the first GPU. "
+      "processors or with --device cuda on a GPU; under `parley run` each rank's GPU tunes a part. "
       "Results are kept for the ranks of all jobs: in tunableop_results.csv, or with --results a.csv in a.csv");
   for (const char* const each :
        {"SPEC", "--ranks", "--microbatches", "--no-tuning", "--budget", "--mask", "--one-process", "--sim", "--trace"})

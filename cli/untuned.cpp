@@ -12,9 +12,9 @@
 #include <boost/json/serialize.hpp>
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <optional>
 #include <utility>
 
 namespace parley::cli {
@@ -51,10 +51,10 @@ void publish(ops::rank& self) {
   for (const std::string& w : kept->warnings) std::fprintf(stderr, "parley: warning: %s\n", w.c_str());
 }
 
-/// True if the job has written its results.
-bool were_kept(const std::string& path) {
+/// True if this rank has written its results.
+bool were_kept(const std::string& path, std::uint32_t rank) {
   transports::file_storage disk;
-  const auto mine = disk.read(tuning::name_with_ordinal(path, 0));
+  const auto mine = disk.read(tuning::name_with_ordinal(path, rank));
   if (!mine) std::fprintf(stderr, "parley: no results were kept: %s\n", mine.reason().what().c_str());
   return static_cast<bool>(mine);
 }
@@ -66,8 +66,9 @@ int tune_untuned(const untuned_options& o) {
   // An option overrides the environment.
   if (o.no_results || !o.results_path.empty()) ::setenv("PARLEY_RESULTS", o.results_path.c_str(), 1);
   int status = 0;
+  std::uint32_t rank = 0;
   ops::job_options job;
-  std::optional<ops::offline_gpu> gpu;
+  transports::cublas_library* blas = nullptr;
   if (o.on_gpu) {
     const auto driver = find_cuda();
     const auto cublas = find_cublas();
@@ -76,21 +77,24 @@ int tune_untuned(const untuned_options& o) {
       return 1;
     }
     job.gpu = *driver;
-    gpu.emplace(ops::offline_gpu{**driver, **cublas});
+    blas = *cublas;
   }
   const auto tune = [&](ops::job& here) {
-    if (here.self().world_size() != 1)
+    rank = here.self().id();
+    if (here.self().world_size() != 1 && !o.on_gpu)
       runtime::raise(
           {runtime::errc::bad_argument,
            "tune --untuned times with all processors of a host: start it without `parley run`, once per host"});
     ops::offline_report all;
-    const auto say = [&](std::size_t done, std::size_t of, const std::string& what) {
+    ops::offline_options how{.share = rank, .of = here.self().world_size()};
+    if (o.on_gpu) how.gpu.emplace(ops::offline_gpu{here.gpu()->driver(), *blas, here.gpu()->device()});
+    how.on_progress = [&](std::size_t done, std::size_t of, const std::string& what) {
       if (o.format == output_format::json || what.empty()) return;
       fmt::print("[{}/{}] {}\n", done, of, what);
       std::fflush(stdout);
     };
     for (const std::string& file : o.files) {
-      auto report = ops::tune_in_file(here.self().kernels(), file, say, gpu ? &*gpu : nullptr);
+      auto report = ops::tune_in_file(here.self().kernels(), file, how);
       if (!report) {
         std::fprintf(stderr, "parley: %s\n", report.reason().what().c_str());
         status = status_unreadable;
@@ -106,7 +110,7 @@ int tune_untuned(const untuned_options& o) {
   };
   const int ended = ops::run(tune, std::move(job));
   if (ended != 0) return ended;
-  if (!o.results_path.empty() && !were_kept(o.results_path)) return status_left_out;
+  if (!o.results_path.empty() && !were_kept(o.results_path, rank)) return status_left_out;
   return status;
 }
 

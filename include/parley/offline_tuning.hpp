@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,13 +38,20 @@ struct offline_gpu {
 /// Called after each line with a sentence about it, which is empty if the line was left out.
 using offline_progress = std::function<void(std::size_t done, std::size_t all, const std::string& what)>;
 
-/// Tunes each line `op,key` of `text`, which comes from a file `name`. Tunable ops and tuning are on meanwhile. Throws `bad_argument` if the
-/// environment switches one of them off.
+struct offline_options {
+  offline_progress on_progress{};
+  std::optional<offline_gpu> gpu{};  ///< nothing: products are tuned on the processors
+  /// Several processes with a GPU each can share the lines: this one tunes every `of`-th line, from number `share` on.
+  std::size_t share = 0;
+  std::size_t of = 1;
+};
+
+/// Tunes each line `op,key` of `text`, which comes from a file `name`. Tunable ops and tuning are on meanwhile. Throws `bad_argument` if
+/// the environment switches one of them off.
 offline_report tune_lines(tunable_context& kernels, std::string_view text, const std::string& name,
-                          const offline_progress& on_progress = {}, const offline_gpu* gpu = nullptr);
+                          const offline_options& o = {});
 /// As `tune_lines`. `unavailable` or `io`: the file cannot be read, or the context has no disk.
 runtime::result<offline_report> tune_in_file(tunable_context& kernels, const std::string& name,
-                                             const offline_progress& on_progress = {},
-                                             const offline_gpu* gpu = nullptr);
+                                             const offline_options& o = {});
 
 }  // namespace parley::ops

@@ -94,7 +94,7 @@ std::vector<line> lines_of(std::string_view text, const std::string& name, offli
 }  // namespace
 
 offline_report tune_lines(tunable_context& kernels, std::string_view text, const std::string& name,
-                          const offline_progress& on_progress, const offline_gpu* gpu) {
+                          const offline_options& o) {
   offline_report report;
   const bool enabled = kernels.is_tunable_op_enabled(), tunes = kernels.is_tuning_enabled();
   const runtime::finally restored([&] {
@@ -108,10 +108,14 @@ offline_report tune_lines(tunable_context& kernels, std::string_view text, const
         {errc::bad_argument,
          "offline tuning: the environment switches tunable ops or their tuning off; set "
          "PARLEY_TUNABLEOP_ENABLED and PARLEY_TUNABLEOP_TUNING to 1, or unset them and those of PYTORCH_TUNABLEOP_"});
-  const std::vector<line> lines = lines_of(text, name, report);
-  const std::unique_ptr<product_tuner> products = gpu == nullptr
-                                                      ? std::make_unique<host_tuner>(kernels)
-                                                      : make_gpu_tuner(kernels, gpu->driver, gpu->cublas, gpu->device);
+  std::vector<line> lines;
+  for (std::size_t number = 0; line & each : lines_of(text, name, report)) {
+    if (number++ % o.of == o.share) lines.push_back(std::move(each));
+  }
+  if (o.share != 0) report.left_out.clear();  // another process says so
+  const std::unique_ptr<product_tuner> products =
+      o.gpu ? make_gpu_tuner(kernels, o.gpu->driver, o.gpu->cublas, o.gpu->device)
+            : std::make_unique<host_tuner>(kernels);
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const line& l = lines[i];
     std::string what;
@@ -148,18 +152,18 @@ offline_report tune_lines(tunable_context& kernels, std::string_view text, const
         leave_out("there is no memory for its matrices");
       }
     }
-    if (on_progress) on_progress(i + 1, lines.size(), what);
+    if (o.on_progress) o.on_progress(i + 1, lines.size(), what);
   }
   return report;
 }
 
 runtime::result<offline_report> tune_in_file(tunable_context& kernels, const std::string& name,
-                                             const offline_progress& on_progress, const offline_gpu* gpu) {
+                                             const offline_options& o) {
   if (kernels.disk() == nullptr)
     return error{errc::unavailable, "offline tuning: there is no disk to read " + name + " from"};
   const auto text = kernels.disk()->read(name);
   if (!text) return text.reason();
-  return tune_lines(kernels, text.value(), name, on_progress, gpu);
+  return tune_lines(kernels, text.value(), name, o);
 }
 
 }  // namespace parley::ops

@@ -42,7 +42,7 @@ TEST_CASE("each listed multiplication is tuned once, of all kinds and types, and
     CHECK(done == said.size() + 1);
     said.push_back(what);
   };
-  const offline_report first = tune_lines(kernels, four, "untuned.csv", note);
+  const offline_report first = tune_lines(kernels, four, "untuned.csv", {.on_progress = note});
   CHECK(first.known == 0);
   CHECK(first.tuned + first.left_out.size() == 4);
   if (!blas_libraries().empty()) CHECK(first.tuned == 4);
@@ -121,7 +121,7 @@ TEST_CASE("with a GPU, the listed multiplications are tuned there, in its types"
                  "ScaledGemmTunableOp_Float8_e4m3fn_Float8_e4m3fn_Half_TN,tn_16_16_16_ld_16_16_16_rw_1_bias_None\n"
                  "ScaledGemmTunableOp_Float8_e5m2_Float8_e4m3fn_Half_TN,tn_16_16_16_ld_16_16_16_rw_0_bias_None\n"
                  "GemmTunableOp_ComplexFloat_NN,nn_2_2_2\n",
-                 "untuned.csv", {}, &where);
+                 "untuned.csv", {.gpu = where});
   CHECK(all.tuned == 6);
   REQUIRE(all.left_out.size() == 3);
   CHECK(all.left_out[0].find("its key is not like tn_4096_16_4096_ld_4096_4096_4096_rw_0_bias_None") !=
@@ -130,4 +130,26 @@ TEST_CASE("with a GPU, the listed multiplications are tuned there, in its types"
   CHECK(all.left_out[2].find("no products of type ComplexFloat on a GPU") != std::string::npos);
   for (const tuning::result_entry& e : kernels.get_tuning_results().entries()) CHECK(e.time_ms > 0);
   CHECK(gpu.blocks() == 0);  // nothing is left on the GPU
+}
+
+TEST_CASE("processes with a GPU each share the lines, and say once what is wrong with the file") {
+  virtual_time clock;
+  tests::fake_cuda gpu;
+  tests::fake_cublas blas(gpu);
+  std::vector<std::string> tuned;
+  std::size_t left_out = 0;
+  for (std::size_t share = 0; share < 3; ++share) {
+    tunable_context kernels(clock, nullptr, quick());
+    const offline_report mine =
+        tune_lines(kernels,
+                   "GemmTunableOp_float_NN,nn_2_2_2\nno comma\nGemmTunableOp_float_NN,nn_2_2_2\n"
+                   "GemmTunableOp_float_NN,nn_4_4_4\nGemmTunableOp_float_NN,nn_8_8_8\n"
+                   "GemmTunableOp_float_NN,nn_16_16_16\n",
+                   "untuned.csv", {.gpu = offline_gpu{gpu, blas}, .share = share, .of = 3});
+    left_out += mine.left_out.size();
+    for (const tuning::result_entry& e : kernels.get_tuning_results().entries()) tuned.push_back(e.parameters);
+    CHECK(mine.tuned == (share == 0 ? 2 : 1));
+  }
+  CHECK(left_out == 1);
+  CHECK(tuned == std::vector<std::string>{"nn_2_2_2", "nn_16_16_16", "nn_4_4_4", "nn_8_8_8"});
 }
