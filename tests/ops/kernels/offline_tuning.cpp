@@ -128,7 +128,8 @@ TEST_CASE("with a GPU, the listed multiplications are tuned there, in its types"
         std::string::npos);
   CHECK(all.left_out[1].find("no products of type Float8_e5m2_Float8_e4m3fn_Half on a GPU") != std::string::npos);
   CHECK(all.left_out[2].find("no products of type ComplexFloat on a GPU") != std::string::npos);
-  for (const tuning::result_entry& e : kernels.get_tuning_results().entries()) CHECK(e.time_ms > 0);
+  const tuning::results_file results = kernels.get_tuning_results();
+  for (const tuning::result_entry& e : results.entries()) CHECK(e.time_ms > 0);
   CHECK(gpu.blocks() == 0);  // nothing is left on the GPU
 }
 
@@ -147,7 +148,8 @@ TEST_CASE("processes with a GPU each share the lines, and say once what is wrong
                    "GemmTunableOp_float_NN,nn_16_16_16\n",
                    "untuned.csv", {.gpu = offline_gpu{gpu, blas}, .share = share, .of = 3});
     left_out += mine.left_out.size();
-    for (const tuning::result_entry& e : kernels.get_tuning_results().entries()) tuned.push_back(e.parameters);
+    const tuning::results_file results = kernels.get_tuning_results();
+    for (const tuning::result_entry& e : results.entries()) tuned.push_back(e.parameters);
     CHECK(mine.tuned == (share == 0 ? 2 : 1));
   }
   CHECK(left_out == 1);
