@@ -125,7 +125,13 @@ struct cuda_gemm<T, Out>::state {
     if (!needs_cublaslt(c)) return by_cublas(c);
     matrix_product p = product_of(c);
     p.alignment = alignment;
-    by(first_guess(p), c);
+    // The heuristic does not know where the bias lies, so an algorithm may still refuse.
+    for (const gemm_algorithm& g : library.guesses(p, options.workspace_bytes))
+      if (library.multiply(p, values_of(c), g, workspace(), gpu.stream()) == runtime::errc::none) return;
+    runtime::raise(
+        {runtime::errc::unavailable, "gemm: cuBLASLt has no algorithm for matrices with a bias or of 8 bits that are "
+                                     "aligned to " +
+                                         text_of(alignment) + " bytes; align them to 16"});
   }
   static bool needs_cublaslt(const call_type& c) { return is_scaled || !c.bias.empty(); }
 
