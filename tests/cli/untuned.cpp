@@ -63,7 +63,7 @@ TEST_CASE("tune --untuned names each line and file that it cannot tune, and tune
   const auto both = here.parley("tune spec.json --untuned untuned.csv");
   CHECK(both.status == 2);
   has(both.error, "SPEC excludes --untuned");
-  for (const char* other : {"--sim", "-n 4", "--no-tuning", "--device cuda"})
+  for (const char* other : {"--sim", "-n 4", "--no-tuning"})
     CHECK(here.parley(std::string("tune --untuned untuned.csv ") + other).status == 2);
   const auto neither = here.parley("tune");
   CHECK(neither.status != 0);
