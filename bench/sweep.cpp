@@ -104,12 +104,14 @@ std::vector<std::uint64_t> sizes_of(const arguments& given) {
 }
 
 /// Writes a results file in which the only candidate of each op has won for every size.
-void write_decisions(const std::string& path, const std::string& only, const std::vector<std::uint64_t>& sizes) {
+void write_decisions(const parley::ops::job_options& o, const std::string& only,
+                     const std::vector<std::uint64_t>& sizes) {
   parley::tuning::results_file file;
   const auto add = [&](auto what) { static_cast<void>(file.add(std::move(what))); };
   add(parley::tuning::validator{"PARLEY_VERSION", std::string(parley::runtime::version_text)});
   add(parley::tuning::validator{"PARLEY_WORLD", "2"});
-  add(parley::tuning::validator{"PARLEY_BENCH", "sweep"});
+  for (const parley::tuning::validator& v : o.settings.validators) add(v);
+  for (const parley::tuning::validator& v : parley::ops::machine_validators(o)) add(v);
   const auto configs = candidates(only);
   for (std::size_t i = 1; i < configs.size(); ++i) {
     for (const std::uint64_t bytes : sizes) {
@@ -118,7 +120,7 @@ void write_decisions(const std::string& path, const std::string& only, const std
       add(parley::tuning::result_entry{name_of(i) + "/0>1", key, configs[i]->id(), 1.0});
     }
   }
-  std::ofstream(path) << parley::tuning::write_results(file);
+  std::ofstream(o.settings.results_path) << parley::tuning::write_results(file);
 }
 
 struct both {
@@ -402,8 +404,8 @@ int main(int argc, char** argv) {
   parley::ops::job_options options;
   options.settings.results_path = (folder / "results.csv").string();
   options.settings.validators = {{"PARLEY_BENCH", "sweep"}};
-  write_decisions(options.settings.results_path, only, sizes);
   use_gpu(only, options);
+  write_decisions(options, only, sizes);
   const int status = as_rank(
       [&](parley::job& here) {
         parley::rank& self = here.self();
