@@ -5,7 +5,6 @@
 #include <array>
 #include <cstring>
 #include <string_view>
-#include <sys/time.h>
 #include <unistd.h>
 #include <utility>
 
@@ -67,11 +66,7 @@ void on_signal(int signal, siginfo_t* about, void* context) {
 void on_limit(int, siginfo_t*, void*) {
   if (time_over == 0) {
     time_over = 1;
-    // A run that waits ends by itself now. A second of computing shows that it does not; so do ten seconds by the clock, if it is blocked
-    // in the kernel. On a machine that is busy with something else, one second by the clock shows nothing.
-    constexpr itimerval one_second{.it_interval = {}, .it_value = {.tv_sec = 1, .tv_usec = 0}};
-    ::setitimer(ITIMER_VIRTUAL, &one_second, nullptr);
-    ::alarm(10);
+    ::alarm(1);
     return;
   }
   if (run_now != nullptr) {
@@ -95,7 +90,6 @@ run_guard::run_guard(unsigned limit_s) : is_outermost_(!std::exchange(guarded, t
   time_over = 0;
   if (limit_s == 0) return;
   handle(SIGALRM, &on_limit);
-  handle(SIGVTALRM, &on_limit);
   ::alarm(limit_s);
 }
 
@@ -103,8 +97,6 @@ run_guard::~run_guard() {
   if (!is_outermost_) return;
   guarded = false;
   ::alarm(0);
-  const itimerval none{};
-  ::setitimer(ITIMER_VIRTUAL, &none, nullptr);
   for (const int signal : replaced_) ::sigaction(signal, &done_before[static_cast<std::size_t>(signal)], nullptr);
   ::sigaltstack(&stack_before_, nullptr);
 }
