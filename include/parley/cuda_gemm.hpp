@@ -25,10 +25,13 @@
 /// captured, nothing is tuned. A graph uses the workspace of the stream that was captured: replay it in that stream, and keep the
 /// `cuda_gemm` as long as its graphs.
 ///
-/// Matrices that are not aligned to 16 bytes run the default, whatever was decided. C must not overlap A, B or the bias. cuBLASLt's numbers
-/// may mean something else in another version: tune again after an update. Throws `bad_argument` if a matrix does not fit its memory, and
-/// `device_failed` if CUDA or cuBLAS refuses. Names are reserved: a context has one `cuda_gemm` of one T and Out, or one `gemm`, or with
-/// several GPUs a context for each. A null stream is that of the thread's current device. One thread.
+/// Matrices that are not aligned to 16 bytes run the default, whatever was decided. C must not overlap A, B or the bias. In another version
+/// of cuBLASLt its numbers may mean other algorithms: tune again after an update.
+///
+/// A context reserves the names: it has room for one `cuda_gemm` or one `gemm` of each type. With several GPUs, give each GPU its own
+/// context. A null stream is the default stream of the thread's current device. One thread.
+///
+/// Throws `bad_argument` if a matrix does not fit its memory, and `device_failed` if CUDA or cuBLAS refuses.
 #include <parley/cublas_runtime.hpp>
 #include <parley/cuda_runtime.hpp>
 #include <parley/gemm_call.hpp>

@@ -203,7 +203,8 @@ struct cuda_gemm<T, Out>::state {
       if (g && library.takes(p, *g, options.workspace_bytes)) add(*g);
       return all;
     }
-    const std::size_t most = std::min<std::size_t>(options.most_algorithms, tuning::limits::configs - 96);
+    constexpr std::size_t most_for_one_key = 4'000;  // tunable_op.hpp
+    const std::size_t most = std::min(options.most_algorithms, most_for_one_key);
     // The first choice of the heuristic has a name of its own.
     const std::vector<gemm_algorithm> first = library.guesses(p, options.workspace_bytes, 1);
     for (const gemm_algorithm& g : algorithms_for(library, p, options.workspace_bytes, most)) {
@@ -233,20 +234,9 @@ struct cuda_gemm<T, Out>::state {
       kernel_entry& entry = its.entry(full);
       latest = {given, full, sizes, &its, &entry, &guesses[entry.title]};
     }
-    call_type c = latest.full;
-    const bool swapped = given.order == matrix_order::row_major;
-    c.alpha = given.alpha, c.beta = given.beta;
-    c.a = swapped ? given.b : given.a;
-    c.b = swapped ? given.a : given.b;
-    c.c = given.c, c.bias = given.bias;
-    c.scale_a = swapped ? given.scale_b : given.scale_a;
-    c.scale_b = swapped ? given.scale_a : given.scale_b;
-    check(c, latest.needs, given.order);
+    const call_type c = with_memory_of(given, latest.full, latest.needs);
     if (!is_scaled && (c.scale_a != nullptr || c.scale_b != nullptr)) refuse("only numbers of 8 bits have scales");
     if (c.k == 0 && needs_cublaslt(c)) refuse("cuBLASLt cannot multiply with k = 0; add the bias yourself");
-    c.a = c.a.first(latest.needs.a);
-    c.b = c.b.first(latest.needs.b);
-    c.c = c.c.first(latest.needs.c);
     gpu.use(stream);
     const std::uint32_t alignment = alignment_of(c);
     if (alignment == usual_alignment && c.k != 0) return latest.by->call(*latest.entry, c);
@@ -292,9 +282,7 @@ const std::string& cuda_gemm<T, Out>::runs(const gemm_call<T, Out>& given) {
 
 template <class T, class Out>
 gemm_memory cuda_gemm<T, Out>::needs(const gemm_call<T, Out>& given) {
-  gemm_memory all = memory_of(in_full(given), given.order);
-  if (given.order == matrix_order::row_major) std::swap(all.a, all.b);
-  return all;
+  return needs_of(given);
 }
 
 template class cuda_gemm<float>;

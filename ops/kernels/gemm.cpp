@@ -164,18 +164,7 @@ void gemm<T>::operator()(const gemm_call<T>& given) {
     kernel_of<T>& by = state_->kernel(full);
     latest = {given, full, needs, &by, &by.entry(full)};
   }
-  gemm_call<T> call = latest.full;
-  const bool swapped = given.order == matrix_order::row_major;
-  call.alpha = given.alpha;
-  call.beta = given.beta;
-  call.a = swapped ? given.b : given.a;
-  call.b = swapped ? given.a : given.b;
-  call.c = given.c;
-  call.bias = given.bias;
-  check(call, latest.needs, given.order);
-  call.a = call.a.first(latest.needs.a);
-  call.b = call.b.first(latest.needs.b);
-  call.c = call.c.first(latest.needs.c);
+  const gemm_call<T> call = with_memory_of(given, latest.full, latest.needs);
   // Not all libraries take a product of nothing, which only scales C, and they differ about NaN in it.
   if (call.k == 0 || call.alpha == 0) return multiply_blocked(call);
   latest.by->call(*latest.entry, call);
@@ -196,9 +185,7 @@ const std::string& gemm<T>::runs(const gemm_call<T>& given) {
 
 template <class T>
 gemm_memory gemm<T>::needs(const gemm_call<T>& given) {
-  gemm_memory all = memory_of(in_full(given), given.order);
-  if (given.order == matrix_order::row_major) std::swap(all.a, all.b);
-  return all;
+  return needs_of(given);
 }
 
 template <class T>

@@ -115,6 +115,33 @@ void check(const gemm_call<T, Out>& c, const gemm_memory& needs, matrix_order gi
     refuse("the bias has " + text_of(c.bias.size()) + " elements, but it must have " + text_of(c.m));
 }
 
+/// A call of known sizes, `full`, with the factors and the memory of another call of these sizes. Throws `bad_argument` if they do not fit.
+template <class T, class Out>
+gemm_call<T, Out> with_memory_of(const gemm_call<T, Out>& given, const gemm_call<T, Out>& full,
+                                 const gemm_memory& needs) {
+  gemm_call<T, Out> call = full;
+  const bool swapped = given.order == matrix_order::row_major;
+  call.alpha = given.alpha, call.beta = given.beta;
+  call.a = swapped ? given.b : given.a;
+  call.b = swapped ? given.a : given.b;
+  call.c = given.c, call.bias = given.bias;
+  call.scale_a = swapped ? given.scale_b : given.scale_a;
+  call.scale_b = swapped ? given.scale_a : given.scale_b;
+  check(call, needs, given.order);
+  call.a = call.a.first(needs.a);
+  call.b = call.b.first(needs.b);
+  call.c = call.c.first(needs.c);
+  return call;
+}
+
+/// What a call needs, of its own A and B.
+template <class T, class Out>
+gemm_memory needs_of(const gemm_call<T, Out>& given) {
+  gemm_memory all = memory_of(in_full(given), given.order);
+  if (given.order == matrix_order::row_major) std::swap(all.a, all.b);
+  return all;
+}
+
 // ---- names and keys
 
 enum class gemm_kind : std::uint8_t { plain, batched, with_bias };

@@ -1,4 +1,5 @@
 #include <parley/cublas_runtime.hpp>
+#include <parley/transports/cuda/device/loaded_function.hpp>
 #include <parley/transports/cuda/device/on_device.hpp>
 
 #if __has_include(<cublasLt.h>)
@@ -54,12 +55,6 @@ struct functions {
                                          long long int, int, cublasComputeType_t, cublasGemmAlgo_t) = nullptr;
 };
 // NOLINTEND(readability-identifier-naming)
-
-template <class F>
-bool load(void* library, const char* name, F& into) {
-  into = reinterpret_cast<F>(::dlsym(library, name));
-  return into != nullptr;
-}
 
 bool load_all(void* lt, void* blas, functions& f) {
   return load(lt, "cublasLtCreate", f.LtCreate) && load(lt, "cublasLtGetVersion", f.LtGetVersion) &&

@@ -1,4 +1,5 @@
 #include <parley/nccl_runtime.hpp>
+#include <parley/transports/cuda/device/loaded_function.hpp>
 #include <parley/transports/cuda/device/on_device.hpp>
 #include <parley/transports/cuda/device_rest.hpp>
 #include <parley/transports/thread_family.hpp>
@@ -53,12 +54,6 @@ struct functions {
 cudaError_t cleared(cudaError_t e) noexcept {
   if (e != cudaSuccess) cudaGetLastError();
   return e;
-}
-
-template <class F>
-bool load(void* library, const char* name, F& into) {
-  into = reinterpret_cast<F>(::dlsym(library, name));
-  return into != nullptr;
 }
 
 bool load_all(void* library, functions& f) {
