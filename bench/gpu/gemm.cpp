@@ -68,9 +68,10 @@ struct gpu_clock {
   template <class Call>
   double us(Call&& call) {
     gpu.evict(gpu.cache_bytes(), false);
-    gpu.begin();
+    device_timer timer(gpu);
     call();
-    return gpu.end() / 1e3;
+    timer.end();
+    return timer.took_ns() / 1e3;
   }
   cuda_kernels& gpu;
 };

@@ -60,9 +60,10 @@ parley::task<> rank_main(parley::job& here, parley::transports::cuda_space& spac
     std::vector<double> all;
     for (int i = 0; i < repeat; ++i) {
       gpu.evict(gpu.cache_bytes(), false);
-      gpu.begin();
+      parley::ops::device_timer timer(gpu);
       by(l.call, stream);
-      all.push_back(gpu.end() / 1e3);
+      timer.end();
+      all.push_back(timer.took_ns() / 1e3);
     }
     std::nth_element(all.begin(), all.begin() + repeat / 2, all.end());
     return all[static_cast<std::size_t>(repeat) / 2];

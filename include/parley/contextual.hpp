@@ -16,6 +16,9 @@
 /// - A kernel with one config is not tuned. A call that meets only such kernels, or decided ones, runs once.
 /// - A key that only some ranks meet in a call keeps its default on all ranks, if the others have nothing to tune in that call.
 /// - A call that meets nothing new sends no message.
+/// - A kernel on a device (`.device`, parley/tunable_op.hpp) is timed on the device, from its place in the stream to its end. A run ends
+///   when the device has done what is timed. While the stream is captured into a graph, nothing is tried: the best config runs, or the
+///   default before there is one. So tune first, and capture then.
 ///
 /// With NUMERICAL_CHECK on, a first run records the outputs of each kernel's default (tunable_op.hpp). If the outputs of a config differ
 /// from these by more than the tolerance on any rank, the config never wins, like a config that throws. A kernel that declares no outputs

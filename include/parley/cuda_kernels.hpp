@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace parley::ops {
 
@@ -45,22 +46,32 @@ class cuda_kernels final : public kernel_device {
   std::uint64_t cache_bytes() const noexcept override;
   /// Fills fewer bytes, or none, if the device has no memory left.
   void evict(std::uint64_t bytes, bool instructions) override;
-  void begin() override;
-  double end() override;
+  bool is_capturing() override { return driver_.is_capturing(stream_); }
+  std::size_t begin_timer() override;
+  void end_timer(std::size_t number) override;
+  bool is_over(std::size_t number) override;
+  double took_ns(std::size_t number) override;
+  void drop(std::size_t number) noexcept override { timers_[number].is_used = false; }
   void copy(void* to, const void* from, std::size_t bytes) override;
   void fill(std::span<std::byte> memory, std::byte with) override;
 
  private:
   void must(runtime::errc outcome) const;
   enum class state : std::uint8_t { ended, still_running };
-  state wait_for_stream(runtime::time_ns most_ns);
+  state wait_for(transports::cuda_event e, runtime::time_ns most_ns);
+  void must_pass(transports::cuda_event e);
   void finish();
 
   runtime::executor& executor_;
   transports::cuda_driver& driver_;
   int device_;
   transports::cuda_stream stream_;
-  transports::cuda_event began_ = nullptr, ended_ = nullptr;
+  transports::cuda_event mark_ = nullptr;  // behind all work in the stream
+  struct timer {
+    transports::cuda_event began = nullptr, ended = nullptr;
+    bool is_used = false;
+  };
+  std::vector<timer> timers_;
   transports::cuda_memory other_data_;
 };
 

@@ -20,11 +20,11 @@
 ///
 /// A kernel that runs on a device names it (`.device`, parley/cuda_kernels.hpp): its implementations put their work into the device's stream
 /// and return, and trials are timed on the device. A call that tunes waits for the device; if the stream is being captured, or still has
-/// earlier work after a while, the call runs the default and a later call tunes. Such a kernel is not part of a `contextual`: it is tuned by
-/// itself, also in there.
+/// earlier work after a while, the call runs the default and a later call tunes.
 ///
 /// Implementations that exist for some arguments only (`.for_key`) are asked for when a key is first tuned, the likely best first; or one of
-/// them by its name, if a results file or a rule names it. A `contextual` leaves them out.
+/// them by its name, if a results file or a rule names it. A `contextual` leaves them out, and leaves a kernel on a device that has such
+/// implementations alone: such a kernel is tuned by itself, also in there.
 ///
 /// `void` implementations run on the caller's thread, also in trials. Implementations that return `task<>` are awaited, and so is the call:
 /// `co_await scale(x, y)`. Calls that begin while their key is being tuned run the default. Trials run implementations again and again on
@@ -115,7 +115,7 @@ class tunable_op<Result(Args...)> {
   /// As a call, for code that has kept the entry of these arguments (`entry`).
   Result call(kernel_entry& e, Args... args) {
     const tunable_context& context = core_.context();
-    if (context.contextual() == nullptr || core_.device() != nullptr) [[likely]] {
+    if (context.contextual() == nullptr || is_tuned_alone()) [[likely]] {
       if (!context.is_tunable_op_enabled()) return run_.front()(args...);
       if (e.decided) [[likely]]
         return run_[e.winner](args...);
@@ -150,6 +150,7 @@ class tunable_op<Result(Args...)> {
   static std::vector<std::string> families_of(const std::vector<implementation>& from);
   std::function<Result(Args...)> function_of(implementation& i) const;
   void add_own(kernel_entry& e, const std::vector<std::string>& named, kernel_core::others o, Args&... args);
+  bool is_tuned_alone() const noexcept { return for_key_ && core_.device() != nullptr; }
   tuning::kernel_key key_of(Args&... args) const { return key_ ? key_(args...) : tuning::kernel_key(); }
   kernel_outputs outputs_of(Args&... args) const {
     return outputs_ ? outputs_(args...).on(core_.device()) : kernel_outputs();

@@ -17,31 +17,28 @@ cuda_kernels::cuda_kernels(runtime::executor& ex, transports::cuda_driver& drive
   if (device < 0 || static_cast<std::size_t>(device) >= driver.devices().size())
     runtime::raise({errc::unavailable, "there is no CUDA device " + std::to_string(device) + "; this process has " +
                                            std::to_string(driver.devices().size())});
-  began_ = driver_.make_timed_event(device);
-  try {
-    ended_ = driver_.make_timed_event(device);
-  } catch (...) {
-    driver_.destroy(began_);
-    throw;
-  }
+  mark_ = driver_.make_event(device);
 }
 
 cuda_kernels::~cuda_kernels() {
-  driver_.destroy(began_);
-  driver_.destroy(ended_);
+  driver_.destroy(mark_);
+  for (const timer& t : timers_) {
+    driver_.destroy(t.began);
+    driver_.destroy(t.ended);
+  }
 }
 
 void cuda_kernels::must(errc outcome) const {
   if (outcome != errc::none) runtime::raise({outcome, driver_.fault()});
 }
 
-cuda_kernels::state cuda_kernels::wait_for_stream(runtime::time_ns most_ns) {
+cuda_kernels::state cuda_kernels::wait_for(transports::cuda_event e, runtime::time_ns most_ns) {
   // Virtual time stands still here, so the number of looks is limited, too.
   constexpr std::uint64_t most_looks = 1'000'000;
   const runtime::time_ns began_ns = executor_.precise_now();
   std::uint64_t looks = 0;
   errc seen = errc::pending;
-  while ((seen = driver_.query(ended_)) == errc::pending) {
+  while ((seen = driver_.query(e)) == errc::pending) {
     const runtime::time_ns now_ns = executor_.precise_now();
     if (now_ns > began_ns + most_ns || (now_ns == began_ns && ++looks > most_looks)) return state::still_running;
   }
@@ -49,17 +46,21 @@ cuda_kernels::state cuda_kernels::wait_for_stream(runtime::time_ns most_ns) {
   return state::ended;
 }
 
-void cuda_kernels::finish() {
-  must(driver_.record(ended_, stream_));
-  if (wait_for_stream(longest_ns) == state::still_running)
+void cuda_kernels::must_pass(transports::cuda_event e) {
+  if (wait_for(e, longest_ns) == state::still_running)
     runtime::raise({errc::device_failed, "a kernel on device " + std::to_string(device_) + " has not ended after " +
                                              std::to_string(longest_ns / 1'000'000'000) + " s"});
 }
 
+void cuda_kernels::finish() {
+  must(driver_.record(mark_, stream_));
+  must_pass(mark_);
+}
+
 std::string cuda_kernels::why_not_now() {
-  if (driver_.is_capturing(stream_)) return "its stream is being captured";
-  must(driver_.record(ended_, stream_));
-  return wait_for_stream(patience_ns) == state::ended ? "" : "its stream has earlier work that has not ended";
+  if (is_capturing()) return "its stream is being captured";
+  must(driver_.record(mark_, stream_));
+  return wait_for(mark_, patience_ns) == state::ended ? "" : "its stream has earlier work that has not ended";
 }
 
 std::uint64_t cuda_kernels::cache_bytes() const noexcept {
@@ -79,11 +80,28 @@ void cuda_kernels::evict(std::uint64_t bytes, bool instructions) {
   if (!some.empty()) must(driver_.fill(some, std::byte{1}, stream_));
 }
 
-void cuda_kernels::begin() { must(driver_.record(began_, stream_)); }
+std::size_t cuda_kernels::begin_timer() {
+  auto its = std::find_if(timers_.begin(), timers_.end(), [](const timer& t) { return !t.is_used; });
+  if (its == timers_.end()) its = timers_.insert(its, timer{});
+  if (its->began == nullptr) its->began = driver_.make_timed_event(device_);
+  if (its->ended == nullptr) its->ended = driver_.make_timed_event(device_);
+  must(driver_.record(its->began, stream_));
+  its->is_used = true;
+  return static_cast<std::size_t>(its - timers_.begin());
+}
 
-double cuda_kernels::end() {
-  finish();
-  return driver_.elapsed_ns(began_, ended_).value();
+void cuda_kernels::end_timer(std::size_t number) { must(driver_.record(timers_[number].ended, stream_)); }
+
+bool cuda_kernels::is_over(std::size_t number) {
+  const errc seen = driver_.query(timers_[number].ended);
+  if (seen == errc::pending) return false;
+  must(seen);
+  return true;
+}
+
+double cuda_kernels::took_ns(std::size_t number) {
+  must_pass(timers_[number].ended);
+  return driver_.elapsed_ns(timers_[number].began, timers_[number].ended).value();
 }
 
 void cuda_kernels::copy(void* to, const void* from, std::size_t bytes) {

@@ -311,7 +311,7 @@ std::optional<tuning::trial> kernel_tuning::next() {
   if (compared && outputs_.updated()) outputs_.restore(before_);
   if (compared && !outputs_.updated()) outputs_.fill();
   if (!compared) core_.context().evict(core_.device());
-  if (core_.device() != nullptr) core_.device()->begin();
+  if (core_.device() != nullptr) timer_.emplace(*core_.device());
   began_ns_ = core_.context().where().precise_now();
   tuning::trial of_kernel = step_;
   of_kernel.candidate = candidates_[step_.candidate];
@@ -332,9 +332,11 @@ void kernel_tuning::end(const std::exception_ptr& thrown) {
     }
     return leave_out("it throws: " + why.what());
   }
-  const double on_device_ns = core_.device() == nullptr ? 0 : core_.device()->end();
+  if (timer_) timer_->end();
+  const double on_device_ns = timer_ ? timer_->took_ns() : 0;
   const time_ns ended_ns = core_.context().where().precise_now();
-  if (core_.device() != nullptr) began_ns_ = ended_ns - static_cast<time_ns>(on_device_ns);
+  if (timer_) began_ns_ = ended_ns - static_cast<time_ns>(on_device_ns);
+  timer_.reset();
   if (step_.what == tuning::trial_kind::reference) reference_ = outputs_.save();
   if (step_.what == tuning::trial_kind::check) {
     std::string wrong = outputs_.compare(reference_, core_.context().settings().check);

@@ -188,7 +188,8 @@ class kernel_tuning {
   std::vector<std::byte> before_;     // the updated outputs
   std::vector<std::byte> reference_;  // the default's outputs
   tuning::guided_plan plan_;
-  tuning::trial step_;  // of the plan
+  tuning::trial step_;                   // of the plan
+  std::optional<device_timer> timer_{};  // of the trial that runs
   time_ns began_ns_ = 0;
   time_ns since_ns_ = 0;  // of the whole tuning
 };
@@ -212,6 +213,7 @@ class contextual_run {
     std::size_t step = 0;
     bool counts = false;
     time_ns began_ns = 0;
+    std::optional<device_timer> timer{};  // of a trial on a device
     // For the comparison of numbers.
     enum class comparison : std::uint8_t { none, is_reference, with_reference } compared = comparison::none;
     std::size_t call = 0;  // the number of this call of the kernel and key, in this run

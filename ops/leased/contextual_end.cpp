@@ -377,8 +377,11 @@ task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
   {
     running_ = &here;
     run_began_ns_ = services_.ex.precise_now();
-    const runtime::finally over([this] { running_ = nullptr; });
-    here.spawn(f());
+    const runtime::finally over([this] {
+      running_ = nullptr;
+      on_devices_.clear();
+    });
+    here.spawn(run_to_the_end(std::move(f)));
     try {
       co_await here.join();
     } catch (...) {
@@ -394,8 +397,26 @@ task<> contextual_end::run_guarded(thunk f, time_ns timeout_ns) {
   std::rethrow_exception(thrown);
 }
 
+task<> contextual_end::run_to_the_end(thunk f) {
+  constexpr std::chrono::microseconds between_looks(20);
+  co_await f();
+  while (!on_devices_.empty()) {
+    if (!on_devices_.front().timer.is_over()) {
+      const auto woken = co_await runtime::sleep_for(between_looks);
+      if (!woken) runtime::raise(woken.reason());
+      continue;
+    }
+    on_device first = std::move(on_devices_.front());
+    on_devices_.pop_front();
+    const auto at = contexts_.find(first.of);
+    if (at == contexts_.end()) continue;
+    ended(at->second, first.tried, first.timer.took_ns());
+  }
+}
+
 void contextual_end::forget_undecided() {
   progress_.shares.clear();
+  on_devices_.clear();
   for (auto at = contexts_.begin(); at != contexts_.end();) {
     const auto next = std::next(at);
     if (!at->second.best) {
@@ -515,10 +536,14 @@ void contextual_end::keep_default(context& c, const std::string& because) {
 
 // ---- its kernels ------------------------------------------------------------------------------------------------------
 
+contextual_end::context* contextual_end::find(const kernel_core& kernel, const kernel_entry& e) {
+  const auto at = contexts_.find({kernel.name(), e.parameters});
+  return at == contexts_.end() ? nullptr : &at->second;
+}
+
 contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel, const kernel_entry& e,
                                                       const kernel_outputs& outputs) {
-  const auto at = contexts_.find({kernel.name(), e.parameters});
-  if (at != contexts_.end()) return &at->second;
+  if (context* const known = find(kernel, e)) return known;
   const bool alone = talk_.members().size() == 1;
   if (mode_ == mode::settled && !(alone && trials_ == trials::off)) return nullptr;
   context made(kernel, e.parameters, {op_.iterations, op_.warm_ups, op_.order});
@@ -607,11 +632,33 @@ void contextual_end::prepare_comparison(context& c, turn& t, kernel_outputs outp
   }
 }
 
+/// Nothing is tried, and the kernel is not met: a graph that is captured runs later.
+std::size_t contextual_end::config_without_trials(const kernel_core& kernel, const kernel_entry& e) {
+  if (const context* const c = find(kernel, e)) return c->best.value_or(c->plan.stand_in().value_or(0));
+  // What is remembered holds for all ranks only once they have compared it.
+  if (talk_.members().size() != 1) return 0;
+  context unmet(kernel, e.parameters, {});
+  leave_out_forbidden(kernel, e, unmet);
+  recall(kernel, e, unmet);
+  return unmet.remembered.value_or(0);
+}
+
 contextual_run::turn contextual_end::begin(const kernel_core& kernel, kernel_entry& e, kernel_outputs outputs) {
   turn t;
+  kernel_device* const device = kernel.device();
+  if (device != nullptr && device->is_capturing()) {
+    t.config = config_without_trials(kernel, e);
+    return t;
+  }
   if (context* const c = find_or_make(kernel, e, outputs)) {
     t.of = c;
     ++c->turns;
+    bool began = false;
+    const runtime::finally undone([&] {
+      if (began) return;
+      c->in_flight.erase(t.step);
+      leave(*c);
+    });
     t.call = c->calls++;
     const bool compares = !outputs.empty() && !c->best;
     if (c->best) {
@@ -631,6 +678,8 @@ contextual_run::turn contextual_end::begin(const kernel_core& kernel, kernel_ent
     } else {
       t.config = c->plan.stand_in().value_or(0);  // all steps are taken; the other ranks' reports are missing
     }
+    if (device != nullptr && t.counts) t.timer.emplace(*device);
+    began = true;
   }
   t.began_ns = services_.ex.precise_now();
   return t;
@@ -654,6 +703,7 @@ void contextual_end::begin_share(const kernel_core& kernel, kernel_entry& e, ker
   t.config = c.plan.stand_in().value_or(0);
   // There is no part before the first agreement. Another call may tune, or have tuned, this kernel.
   if (!c.part || c.has_measured_part || e.being_tuned) return;
+  if (kernel.device() != nullptr && !kernel.device()->why_not_now().empty()) return;
   // A run that takes too long fails. So the next run goes on with the other kernels.
   const time_ns most_ns = services_.patient(op_.timeout.count()) / 2;
   if (services_.ex.precise_now() - run_began_ns_ > most_ns) return;
@@ -727,6 +777,7 @@ bool contextual_end::run_in_its_place(context& c, turn& t, const std::string& fa
   if (t.outputs.updated() && !t.before.empty()) t.outputs.restore(t.before);
   t.config = *other;
   t.counts = false;
+  t.timer.reset();
   if (*other == 0 && t.compared == turn::comparison::with_reference) t.compared = turn::comparison::none;
   t.began_ns = services_.ex.precise_now();
   return false;
@@ -738,6 +789,7 @@ void contextual_end::leave(context& c) noexcept {
 
 bool contextual_end::end(turn& t, const std::exception_ptr& thrown) {
   const auto took_ns = static_cast<double>(services_.ex.precise_now() - t.began_ns);
+  if (t.timer && !thrown) t.timer->end();  // before outputs are compared in the same stream
   auto* const c = static_cast<context*>(t.of);
   bool over = true;
   const runtime::finally leaving([&] {
@@ -758,18 +810,28 @@ bool contextual_end::end(turn& t, const std::exception_ptr& thrown) {
   const auto at = c->in_flight.find(t.step);
   const tuning::trial tried = at->second;
   c->in_flight.erase(at);
-  c->plan.ended(tried, t.counts ? std::optional(took_ns) : std::nullopt);
-  if (tried.what == tuning::trial_kind::warm_up)
-    log(*c, fmt::format("config-id: {} | config: {{{}}} | warmup-iter: {}", tried.candidate, c->ids[tried.candidate],
-                        tried.turn));
-  if (tried.what != tuning::trial_kind::timed) return true;
-  std::string line = fmt::format("config-id: {} | config: {{{}}} | measure-iter: {}", tried.candidate,
-                                 c->ids[tried.candidate], tried.turn);
-  if (c->plan.is_last(tried))
-    line += fmt::format(" | config-{} average latency: {}", tried.candidate,
-                        milliseconds(c->plan.average_ns(tried.candidate)));
-  log(*c, line);
+  if (t.timer) {
+    const auto its = contexts_.find({c->kernel, c->key});
+    if (running_ != nullptr && its != contexts_.end() && &its->second == c)
+      on_devices_.push_back({its->first, tried, std::move(*t.timer)});
+    return true;
+  }
+  ended(*c, tried, t.counts ? std::optional(took_ns) : std::nullopt);
   return true;
+}
+
+void contextual_end::ended(context& c, const tuning::trial& tried, std::optional<double> took_ns) {
+  c.plan.ended(tried, took_ns);
+  std::string line = fmt::format("config-id: {} | config: {{{}}}", tried.candidate, c.ids[tried.candidate]);
+  if (tried.what == tuning::trial_kind::warm_up) {
+    line += fmt::format(" | warmup-iter: {}", tried.turn);
+  } else {
+    line += fmt::format(" | measure-iter: {}", tried.turn);
+    if (c.plan.is_last(tried))
+      line += fmt::format(" | config-{} average latency: {}", tried.candidate,
+                          milliseconds(c.plan.average_ns(tried.candidate)));
+  }
+  log(c, line);
 }
 
 // ---- the log ----------------------------------------------------------------------------------------------------------

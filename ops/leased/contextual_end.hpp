@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -88,6 +89,12 @@ class contextual_end final : public op_end, private contextual_run {
     std::string passed_over{};  // says which entry of a results file was ignored, and why
   };
   using name_of = std::pair<std::string, std::string>;
+  /// A trial whose work may still be on the device.
+  struct on_device {
+    name_of of;
+    tuning::trial tried;
+    device_timer timer;
+  };
 
   turn begin(const kernel_core& kernel, kernel_entry& e, kernel_outputs outputs) override;
   bool end(turn& t, const std::exception_ptr& thrown) override;
@@ -95,6 +102,11 @@ class contextual_end final : public op_end, private contextual_run {
   runtime::task<> tune(std::uint64_t call, bool first, thunk f);
   runtime::task<> run_guarded(thunk f, runtime::time_ns timeout_ns);
   void end_run() noexcept;
+  /// Runs the thunk, and waits for the trials that it has put onto devices.
+  runtime::task<> run_to_the_end(thunk f);
+  void ended(context& c, const tuning::trial& tried, std::optional<double> took_ns);
+  context* find(const kernel_core& kernel, const kernel_entry& e);
+  std::size_t config_without_trials(const kernel_core& kernel, const kernel_entry& e);
   context* find_or_make(const kernel_core& kernel, const kernel_entry& e, const kernel_outputs& outputs);
   static void leave_out_forbidden(const kernel_core& kernel, const kernel_entry& e, context& c);
   void leave_out_unchecked(context& c);
@@ -136,6 +148,7 @@ class contextual_end final : public op_end, private contextual_run {
   contextual_progress progress_;
   actors::rounds talk_;
   std::map<name_of, context> contexts_;
+  std::deque<on_device> on_devices_;
   std::list<std::map<name_of, context>::node_type> forgotten_;  // still used by calls of other coroutines
   runtime::news settled_;
   std::optional<runtime::error> failed_;

@@ -183,10 +183,14 @@ class fake_cuda final : public transports::cuda_driver {
     if ((is_pageable(to) || is_pageable(from)) && std::ranges::any_of(before, waits)) ++copies_that_hold;
     return errc::none;
   }
+  std::uint64_t filled_bytes = 0;  ///< by fills that have ended
   errc fill(std::span<std::byte> memory, std::byte with, cuda_stream s) noexcept override {
     if (is_broken(s)) return errc::device_failed;
     push(s, {operation::kind::work,
-             [this, memory, with] { std::memset(here(memory.data()), std::to_integer<int>(with), memory.size()); },
+             [this, memory, with] {
+               std::memset(here(memory.data()), std::to_integer<int>(with), memory.size());
+               filled_bytes += memory.size();
+             },
              ticks_per_copy,
              nullptr,
              0,
