@@ -12,12 +12,14 @@
 #include <parley/runtime/wire/link.hpp>
 #include <parley/runtime/wire/router.hpp>
 #include <parley/scope.hpp>
+#include <parley/tuning/planners/time_model.hpp>
 #include <parley/tuning/results/rules.hpp>
 
 #include <boost/unordered/unordered_flat_map.hpp>
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -169,6 +171,9 @@ struct services {
   std::function<void(const participant_state& of, const decision_record& what)> on_decided{};
   /// The user's rules for an op; empty: there are none.
   std::function<std::vector<tuning::rule>(const op_declaration& op)> rules_of{};
+
+  /// The times that searches of this rank have decided on, by what edges have in common.
+  std::map<std::string, tuning::time_model, std::less<>> times_of{};
 
   payload_watcher* watcher = nullptr;  ///< null: payloads are not watched
 

@@ -72,6 +72,14 @@ class assignment {
   void no_choice(std::string why) { terms_->why_no_choice = std::move(why); }
   /// Call before `open`: the limits that constraints and memory set.
   void limit(std::vector<candidate_limit> limits) { terms_->limits = std::move(limits); }
+  /// From now on this op expects times from those of other edges that share this model, and they from its times. Up to eight share one;
+  /// another edge expects times only from its own. Call it before `open`. The model must outlive the assignment.
+  void share_times(tuning::time_model& with) {
+    constexpr std::size_t most_edges = 8;  // more would only make predictions slow
+    if (with.ranks() == most_edges) return;
+    terms_->model = &with;
+    terms_->place_in_model = with.add_rank();
+  }
   bool opened() const noexcept { return !terms_->candidates.empty(); }
 
   /// The op and rank that are named when an invariant is broken.

@@ -644,8 +644,19 @@ class coordinator_behaviour {
       for (const wire_result& r : p.cached)
         remembered.push_back({r.parameters, r.solution, r.time_ms, r.machines, p.rank, r.thin});
     }
+    if (!state_.assigned->opened() && digests.size() > 1) share_times(validators, hosts);
     state_.assigned->open(std::move(digests), std::move(ids), std::move(remembered), services_.ex.now(),
                           tuning::machines_together(validators, hosts), std::move(mixtures));
+  }
+
+  /// Edges of one op share their times if they are alike: between the same hosts and kinds of machines. Other hosts may be joined by another
+  /// network.
+  void share_times(const std::vector<std::uint64_t>& validators, const std::vector<std::uint64_t>& hosts) {
+    const op_declaration& op = state_.declaration;
+    std::string kind = op.name + ", " + op.scheme + ", " + op.dtype;
+    for (std::size_t i = 0; i < validators.size(); ++i)
+      kind += ", " + std::to_string(validators[i]) + " on " + std::to_string(hosts[i]);
+    state_.assigned->share_times(services_.times_of[kind]);
   }
 
   void announce_decisions() {

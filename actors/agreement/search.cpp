@@ -3,6 +3,7 @@
 #include <parley/tuning/results/results.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -221,7 +222,7 @@ void search::exclude_equals() {
 std::vector<tuning::predicted_time> search::expected_times() const {
   std::vector<tuning::predicted_time> all(terms_.candidates.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
-    auto p = terms_.model.predict(0, terms_.name_of(i), bucket_.largest_bytes());
+    auto p = terms_.model->predict(terms_.place_in_model, terms_.name_of(i), bucket_.largest_bytes());
     if (p && !p->measured) all[i] = std::move(p).value();
   }
   return all;
@@ -241,8 +242,32 @@ void search::exclude_hopeless(const std::vector<tuning::predicted_time>& expecte
     if (!is_expected(i) || i == first_other || expected[i].low_ns <= expected[best].high_ns) continue;
     exclude(i, exclusion::reason::hopeless,
             "it is expected to take at least " + tuning::time_text(expected[i].low_ns) + ", and " + terms_.ids[best] +
-                " at most " + tuning::time_text(expected[best].high_ns) + ", as other sizes show");
+                " at most " + tuning::time_text(expected[best].high_ns) + ", as other sizes or edges show");
     excluded_.back().told = true;
+  }
+}
+
+// Why the candidates that seemed hopeless must be tried after all; nothing: the times were about as expected.
+std::optional<std::string> search::surprise() const {
+  const auto seems_hopeless = [](const exclusion& e) { return e.kind == exclusion::reason::hopeless; };
+  if (std::ranges::none_of(excluded_, seems_hopeless)) return std::nullopt;
+  for (std::size_t i = 0; i < book_.expected.size(); ++i) {
+    const tuning::predicted_time& e = book_.expected[i];
+    if (e.time_ns <= 0 || !aggregates()[i].measured()) continue;
+    // One time in ten lies beyond the range, so a surprise is twice as far away.
+    const double off = std::abs(std::log(aggregates()[i].time_ns / e.time_ns));
+    if (off <= 2 * std::log(e.high_ns / e.time_ns)) continue;
+    return terms_.ids[i] + " has taken " + tuning::time_text(aggregates()[i].time_ns) + ", and not about " +
+           tuning::time_text(e.time_ns) + " as expected, so what seemed hopeless is tried, too";
+  }
+  return std::nullopt;
+}
+
+void search::learn_times() {
+  for (std::size_t i = 0; i < aggregates().size(); ++i) {
+    const tuning::aggregate& its = aggregates()[i];
+    if (its.measured())
+      terms_.model->add({terms_.place_in_model, terms_.name_of(i), bucket_.largest_bytes(), its.time_ns});
   }
 }
 
@@ -344,15 +369,13 @@ void search::judge(time_ns now, std::span<const tuning::participant_clock> clock
   const bool alone = d.reason == tuning::decision_reason::only_default;
   runtime::invariant(kept || alone || measured, {"S6", "only complete rows decide", terms_.here});
   const decision_source source = measured ? decision_source::trials : decision_source::only_default;
-  for (std::size_t i = 0; i < aggregates().size(); ++i) {
-    if (aggregates()[i].measured())
-      terms_.model.add({0, terms_.name_of(i), bucket_.largest_bytes(), aggregates()[i].time_ns});
-  }
+  learn_times();
   settle(d.winner, kept ? source_of_kept() : source, d.sentence, now);
   if (!kept) chosen_.confidence = d.confidence;
   terms_.winners.erase(bucket_.largest_bytes());
   if (measured && d.confidence != tuning::confidence::thin)
     terms_.winners.emplace(bucket_.largest_bytes(), chosen_.digest);
+  if (!asked_again_) asked_again_ = surprise();
   if (asked_again_) {
     again_at_ns_ = now;
   } else if (kept) {

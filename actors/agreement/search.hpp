@@ -213,6 +213,8 @@ class search {
   void exclude_equals();
   std::vector<tuning::predicted_time> expected_times() const;
   void exclude_hopeless(const std::vector<tuning::predicted_time>& expected);
+  std::optional<std::string> surprise() const;
+  void learn_times();
   std::string shape_of(std::size_t candidate) const;
   // Candidates that a later search may try.
   bool has_other_candidates() const noexcept;

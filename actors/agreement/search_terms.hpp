@@ -63,8 +63,12 @@ struct search_terms {
   runtime::noticed_at here;  ///< names the op and rank when an invariant is broken
   trial_budget budget;
   std::map<std::uint64_t, std::uint64_t>
-      winners{};              ///< of sizes that trials have decided, by the largest size of the key
-  tuning::time_model model;   ///< the candidates' times in decided searches of other sizes, all as times of rank 0
+      winners{};  ///< of sizes that trials have decided, by the largest size of the key
+  /// The candidates' times in decided searches: those of other sizes, and those of other edges that this rank leads. Each edge is a rank of
+  /// the model.
+  tuning::time_model own_model;
+  tuning::time_model* model = &own_model;
+  std::uint32_t place_in_model = 0;
   std::size_t searching = 0;  ///< searches that try or collect
   std::size_t bursts = 0;     ///< decided searches that time calls
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <memory>
 #include <set>
 
 using namespace parley;
@@ -681,6 +682,50 @@ TEST_CASE("a candidate whose times for other sizes show that it cannot win is tr
   CHECK(ran.contains(b));
   CHECK(next.excluded().empty());
   CHECK(l.assigned.find(first)->chosen().digest == a);
+}
+
+TEST_CASE("an edge does not try what was far slower on an edge with which it shares its times") {
+  tuning::time_model times;
+  const auto edge = [&] {
+    auto made = std::make_unique<leader>(tuning_policy::online, without_budget());
+    made->cost_ns[b] = 20'000'000;
+    made->assigned.share_times(times);
+    made->open();
+    CHECK(made->run() < 200);
+    CHECK(made->only().chosen().digest == a);
+    return made;
+  };
+  const auto first = edge();
+  CHECK(first->only().excluded().empty());
+  const auto alike = edge();
+  REQUIRE(alike->only().excluded().size() == 1);
+  CHECK(alike->only().excluded()[0].candidate == 2);
+  CHECK(alike->only().excluded()[0].kind == exclusion::reason::hopeless);
+  CHECK(alike->only().book().expected[2].time_ns == doctest::Approx(20e6).epsilon(0.01));
+  CHECK(alike->only().trials() < first->only().trials());
+}
+
+TEST_CASE("if times are not as another edge's, what seemed hopeless is tried after all") {
+  tuning::time_model times;
+  leader first(tuning_policy::online, without_budget());
+  first.cost_ns[b] = 20'000'000;
+  first.assigned.share_times(times);
+  first.open();
+  CHECK(first.run() < 200);
+  leader second(tuning_policy::online, without_budget());
+  second.cost_ns[b] = 100'000;  // the edges are not alike, and here it is the fastest
+  second.cost_ns[a] = 4'000'000;
+  second.assigned.share_times(times);
+  second.open();
+  CHECK(second.run() < 200);
+  CHECK(second.only().excludes(2));
+  CHECK(second.only().is_asked_again());
+  CHECK(second.only().chosen().digest == c0);
+  second.assigned.retry(second.now);
+  CHECK(second.run() < 200);
+  CHECK(second.only().excluded().empty());
+  CHECK(second.only().chosen().digest == b);
+  CHECK(second.only().chosen().why.find("b") != std::string::npos);
 }
 
 TEST_CASE("candidates that seemed hopeless beside a winner are tried again after the winner has failed") {

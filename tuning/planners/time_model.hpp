@@ -43,7 +43,13 @@ class time_model {
  public:
   /// `kinds`: the hardware of each rank, by the rank's number; ranks beyond the list are of one kind.
   explicit time_model(std::vector<std::string> kinds = {}) : kinds_(std::move(kinds)) {}
+  /// Adds a rank without a kind, and returns its number.
+  std::uint32_t add_rank() {
+    kinds_.emplace_back();
+    return static_cast<std::uint32_t>(kinds_.size() - 1);
+  }
 
+  std::size_t ranks() const noexcept { return kinds_.size(); }
   /// A later time for the same rank, config and size replaces an earlier one. An impossible time is ignored.
   void add(const observed_time& seen);
   /// `empty` if no rank has measured that config.

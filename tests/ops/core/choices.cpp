@@ -15,6 +15,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
+#include <memory>
+#include <vector>
 
 using namespace parley;
 using namespace parley::configs;
@@ -284,4 +287,120 @@ TEST_CASE("an op cannot be declared on a rank whose capability function rejects 
   CHECK(thrown_by([&] { static_cast<void>(transfer(w[0], op)); }));
   const auto why = thrown_by([&] { static_cast<void>(transfer(w[1], op)); });
   CHECK(is(why, {.code = errc::bad_argument, .rank = 1, .config = "direct"}));
+}
+
+namespace {
+
+/// A config that takes its time at the receiver, and counts how often it has run there.
+class timed_at_receiver final : public paired_config {
+ public:
+  timed_at_receiver(const char* name, time_ns takes_ns, int& ran)
+      : paired_config({.name = name, .wire_class = name}), takes_ns_(takes_ns), ran_(ran) {}
+  task<> send(part_sender& out, std::span<const std::byte> data) const override { co_await out.send(0, data); }
+  task<> receive(part_receiver& in, std::span<std::byte> data) const override {
+    ++ran_;
+    co_await in.receive(0, data);
+    co_await let_pass(takes_ns_);
+  }
+
+ private:
+  time_ns takes_ns_;
+  int& ran_;
+};
+
+/// A sender, rank 0, and two receivers. `ran_slow`: how often each receiver has run the config `slow`.
+struct two_receivers : world {
+  static constexpr std::size_t bytes = 8192;
+  /// How long the configs take at one receiver.
+  struct times {
+    time_ns usual = 2 * ms, quick = 1 * ms, slow = 20 * ms;
+  };
+  two_receivers(const machines& of, const times& at_1, const times& at_2) : world(3, eager_trials(), {}, of) {
+    const std::array<times, 3> all{at_1, at_1, at_2};
+    for (rank_id r = 0; r < 3; ++r) {
+      auto op = pair_of({std::make_shared<timed_at_receiver>("usual", all[r].usual, ran_others),
+                         std::make_shared<timed_at_receiver>("quick", all[r].quick, ran_others),
+                         std::make_shared<timed_at_receiver>("slow", all[r].slow, ran_slow[r])});
+      op.role = [](rank_id i) { return i == 0 ? role::sender : role::receiver; };
+      op.edges = {{0, 1}, {0, 2}};
+      ends.emplace_back(*ranks[r], op);
+    }
+  }
+  static task<> send_all(transfer t, rank_id to, int count) {
+    const std::vector<std::byte> data(bytes);
+    for (int i = 0; i < count; ++i) co_await t.send(data, {.to = to});
+  }
+  static task<> receive_all(transfer t, int count) {
+    std::vector<std::byte> data(bytes);
+    for (int i = 0; i < count; ++i) {
+      const std::uint64_t came = co_await t.receive(data, {.from = 0});
+      static_cast<void>(came);
+    }
+  }
+  void move_20(rank_id receiver) {
+    scope both(clock);
+    both.spawn(send_all(ends[0], receiver, 20));
+    both.spawn(receive_all(ends[receiver], 20));
+    run_until(clock, [&] { return both.running() == 0; });
+    tests::pass(*this, 1'000 * ms);
+  }
+  decision decide(rank_id receiver) {
+    for (int i = 0; i < 20 && !ends[0].to(receiver).decision(bytes).decided; ++i) move_20(receiver);
+    return ends[0].to(receiver).decision(bytes);
+  }
+
+  std::array<int, 3> ran_slow{};
+  int ran_others = 0;
+  std::vector<transfer> ends;
+};
+
+}  // namespace
+
+TEST_CASE(
+    "what was 20 times slower on one edge of a sender is listed as hopeless on the next, with the expected time") {
+  two_receivers w({.hosts = {1, 1, 1}}, {}, {});
+  const decision first = w.decide(1);
+  REQUIRE(first.decided);
+  CHECK(first.config == "quick");
+  CHECK(status_of(first, "slow") == "measured");
+  REQUIRE(w.decide(2).decided);
+  for (const decision& next : {w.ends[0].to(2).decision(w.bytes), w.ends[2].from(0).decision(w.bytes)}) {
+    CHECK(next.config == "quick");
+    CHECK(status_of(next, "usual") == "measured");
+    REQUIRE(status_of(next, "slow") == "hopeless");
+    const candidate_evidence& slow = *about(next, "slow");
+    CHECK(slow.detail.find("it is expected to take at least") != std::string::npos);
+    CHECK(slow.expected.time_ns == doctest::Approx(about(first, "slow")->time_ns).epsilon(0.01));
+    CHECK(slow.expected.low_ns < slow.expected.time_ns);
+    CHECK(slow.expected.low_ns > about(next, "quick")->time_ns);
+    CHECK(slow.repetitions == 0);
+  }
+  CHECK(w.ran_slow[1] > 1);
+  CHECK(w.ran_slow[2] == 1);  // its rehearsal
+}
+
+TEST_CASE(
+    "an edge to another host tries what was 5 times slower on the first edge, and one to the same host does not") {
+  for (const bool same_host : {true, false}) {
+    CAPTURE(same_host);
+    const two_receivers::times five{.slow = 5 * ms};
+    two_receivers w({.hosts = {1, 1, same_host ? 1U : 2U}}, five, five);
+    REQUIRE(w.decide(1).decided);
+    const decision next = w.decide(2);
+    REQUIRE(next.decided);
+    CHECK(status_of(next, "slow") == (same_host ? "hopeless" : "measured"));
+    CHECK((about(next, "slow")->expected.time_ns > 0) == same_host);
+    CHECK((w.ran_slow[2] > 1) == !same_host);
+  }
+}
+
+TEST_CASE("if an edge takes other times than the first edge, it tries after all what seemed hopeless there") {
+  two_receivers w({.hosts = {1, 1, 1}}, {}, {.usual = 8 * ms, .quick = 4 * ms, .slow = 2 * ms});
+  REQUIRE(w.decide(1).config == "quick");
+  for (int i = 0; i < 20; ++i) w.move_20(2);
+  const decision next = w.ends[2].from(0).decision(w.bytes);
+  REQUIRE(next.decided);
+  CHECK(next.config == "slow");
+  CHECK(status_of(next, "slow") == "measured");
+  CHECK(next.search == 2);
 }
