@@ -1,5 +1,6 @@
 #include <parley/cli/untuned.hpp>
 
+#include <parley/actors/services.hpp>
 #include <parley/cli/payload/cuda.hpp>
 #include <parley/offline_tuning.hpp>
 #include <parley/ops/job/results_store.hpp>
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 #include <utility>
 
 namespace parley::cli {
@@ -51,6 +53,13 @@ void publish(ops::rank& self) {
   for (const std::string& w : kept->warnings) std::fprintf(stderr, "parley: warning: %s\n", w.c_str());
 }
 
+/// True if two ranks run on one host.
+bool has_neighbours(ops::rank& self) {
+  std::set<std::uint64_t> hosts;
+  for (runtime::rank_id r = 0; r < self.world_size(); ++r) hosts.insert(self.services().clocks.host_of(r));
+  return hosts.size() != self.world_size();
+}
+
 /// True if this rank has written its results.
 bool were_kept(const std::string& path, std::uint32_t rank) {
   transports::file_storage disk;
@@ -81,10 +90,9 @@ int tune_untuned(const untuned_options& o) {
   }
   const auto tune = [&](ops::job& here) {
     rank = here.self().id();
-    if (here.self().world_size() != 1 && !o.on_gpu)
-      runtime::raise(
-          {runtime::errc::bad_argument,
-           "tune --untuned times with all processors of a host: start it without `parley run`, once per host"});
+    if (!o.on_gpu && has_neighbours(here.self()))
+      runtime::raise({runtime::errc::bad_argument,
+                      "tune --untuned times with all processors of a host: start one rank on each host"});
     ops::offline_report all;
     ops::offline_options how{.share = rank, .of = here.self().world_size()};
     if (o.on_gpu) how.gpu.emplace(ops::offline_gpu{here.gpu()->driver(), *blas, here.gpu()->device()});

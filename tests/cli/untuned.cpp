@@ -1,15 +1,26 @@
 // `parley tune --untuned`: results for what a program has listed.
 #include <parley/tests/cli/command_folder.hpp>
+#include <parley/tests/support/deadline.hpp>
 
 #include <parley/cli/payload/cuda.hpp>
 #include <parley/ops/kernels/blas_libraries.hpp>
 
 #include <doctest/doctest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <filesystem>
+#include <sstream>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 using folder = parley::tests::command_folder;
+using parley::tests::deadline;
 using parley::tests::has;
 
 namespace {
@@ -19,6 +30,42 @@ bool has_choice() {
   if (!parley::ops::blas_libraries().empty()) return true;
   MESSAGE("there is no BLAS library, so that this test does not run");
   return false;
+}
+
+/// A command that runs while the test goes on. It is killed at the latest when the test ends.
+class in_background {
+ public:
+  in_background(const folder& here, const std::string& line) : pid_(::fork()) {
+    if (pid_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const std::string all = "cd '" + here.path.string() + "' && exec env " + line + " >out 2>error";
+    ::execl("/bin/sh", "sh", "-c", all.c_str(), nullptr);
+    ::_exit(127);
+  }
+  in_background(const in_background&) = delete;
+  in_background& operator=(const in_background&) = delete;
+  ~in_background() { static_cast<void>(kill()); }
+  /// True if the command was still running.
+  bool kill() {
+    if (pid_ <= 0) return false;
+    ::kill(pid_, SIGKILL);
+    int status = 0;
+    ::waitpid(std::exchange(pid_, 0), &status, 0);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+/// The lines of a results file that are results.
+std::vector<std::string> results_in(const std::string& text) {
+  std::vector<std::string> all;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("Gemm")) all.push_back(line);
+  }
+  return all;
 }
 
 }  // namespace
@@ -47,6 +94,47 @@ TEST_CASE("tune --untuned adds a result for each listed multiplication, and goes
   const auto in_words = here.parley("tune --untuned more.csv --results results.csv");
   has(in_words.out, "[1/1] GemmTunableOp_float_NN nn_5_5_5: ");
   has(in_words.out, "0 tuned, 1 known before, 0 left out\n");
+}
+
+TEST_CASE(
+    "tune --untuned that is killed has kept what it had decided, and the next one knows that and tunes the rest") {
+  if (!has_choice()) return;
+  const folder here;
+  // With 2,000 runs of each implementation the small ones take moments, and each of the others many seconds.
+  std::vector<std::string> keys;
+  for (const char* const small : {"nn_4_4_4", "nn_5_5_5", "nn_6_6_6"}) keys.emplace_back(small);
+  for (const char* const large : {"nn_512_512_512", "nn_512_512_513", "nn_512_512_514"}) keys.emplace_back(large);
+  std::string list;
+  for (const std::string& key : keys) list += "GemmTunableOp_float_NN," + key + "\n";
+  here.write("untuned.csv", list);
+  const std::string tune = "tune --untuned untuned.csv --results results.csv --json";
+
+  std::vector<std::string> kept;
+  {
+    const std::string slowly =
+        "PARLEY_TUNABLEOP_MAX_TUNING_DURATION_MS=60000 PARLEY_TUNABLEOP_MAX_TUNING_ITERATIONS=2000 "
+        "PARLEY_TUNABLEOP_ROTATING_BUFFER_SIZE=0";
+    in_background first(here, slowly + " '" PARLEY_COMMAND "' " + tune);
+    for (const deadline limit; kept.empty() && !limit.is_over(); kept = results_in(here.read("results0.csv")))
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    REQUIRE(first.kill());
+  }
+  kept = results_in(here.read("results0.csv"));
+  REQUIRE(kept.size() > 0);
+  REQUIRE(kept.size() < keys.size());
+
+  const auto second = here.parley(tune, "PARLEY_TUNABLEOP_MAX_TUNING_ITERATIONS=1");
+  INFO(second.error);
+  CHECK(second.status == 0);
+  CHECK(second.document().at("known").to_number<std::size_t>() == kept.size());
+  CHECK(second.document().at("tuned").to_number<std::size_t>() == keys.size() - kept.size());
+  for (const char* const file : {"results0.csv", "results.csv"}) {
+    CAPTURE(file);
+    const std::string text = here.read(file);
+    CHECK(results_in(text).size() == keys.size());
+    for (const std::string& line : kept) has(text, line + "\n");
+    for (const std::string& key : keys) has(text, "\nGemmTunableOp_float_NN," + key + ",");
+  }
 }
 
 TEST_CASE("tune --untuned names each line and file that it cannot tune, and tunes the others") {
@@ -93,7 +181,7 @@ TEST_CASE("tune --untuned keeps results where its options say, whatever the envi
   CHECK_FALSE(std::filesystem::exists(here.path / "folder0"));
   const auto together = here.parley("run -n 2 -- '" PARLEY_COMMAND "' tune --untuned untuned.csv");
   CHECK(together.status == 1);
-  has(together.out + together.error, "start it without `parley run`, once per host");
+  has(together.out + together.error, "start one rank on each host");
 }
 
 TEST_CASE("tune --untuned --device cuda tunes on the GPU, or says why it cannot") {

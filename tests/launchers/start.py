@@ -7,6 +7,7 @@
                                                           a launcher's stand-in, with two ranks on each of those hosts
     start.py mpirun-two-hosts PROGRAM                     the real mpirun on those hosts
     start.py parley-two-hosts PROGRAM PARLEY              a `parley run` on each host
+    start.py untuned-two-hosts PARLEY                     `parley tune --untuned` shares a list between them
     start.py mpirun|mpiexec.hydra|srun PROGRAM            the real launcher, if it is installed
     start.py nested PROGRAM PARLEY                        `parley run` inside mpirun, and mpirun inside `parley run`
     start.py loopback PROGRAM                             by hand, on loopback: no other host can reach their sockets
@@ -257,6 +258,31 @@ def mpirun_on_hosts(program):
         skip(why)
 
 
+def untuned_on_hosts(parley):
+    """Each host tunes a part of the list, and both add their results to one file."""
+    try:
+        with hosts.two() as spaces, tempfile.TemporaryDirectory() as folder:
+            hosts.join_by_cable(spaces)
+            listed = [f"GemmTunableOp_float_NN,nn_{n}_{n}_{n}" for n in range(8, 14)]
+            pathlib.Path(folder, "list.csv").write_text("\n".join(listed) + "\n")
+            common = clean_environment() | hosts.job_variables(folder)
+            words = [parley, "tune", "--untuned", f"{folder}/list.csv", "--results", f"{folder}/results.csv"]
+            ranks = [hosts.start_rank(spaces, rank, common, *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                     for rank in range(RANKS)]
+            said = [rank.communicate(timeout=LIMIT_S)[0] for rank in ranks]
+            if any("it has no other implementation" in text for text in said):
+                skip("there is no BLAS library")
+            results = pathlib.Path(folder, "results.csv").read_text()
+            missing = [line for line in listed if f"\n{line}," not in results]
+            half = f"{len(listed) // RANKS} tuned, 0 known before, 0 left out"
+            if any(rank.returncode != 0 for rank in ranks) or missing or any(half not in text for text in said):
+                print(*said, results, f"missing: {missing}", sep="\n", file=sys.stderr)
+                return 1
+            return 0
+    except hosts.Missing as why:
+        skip(why)
+
+
 def parley_on_hosts(program, parley):
     """Runs `parley run` on each host, first with a key and then one without."""
     try:
@@ -410,7 +436,7 @@ WAYS = {"torchrun": torchrun, "slurm": slurm, "slurm-pmi2": slurm_pmi2, "mpich":
         "slurm-pmi2-two-hosts": launched_on_hosts(slurm_there, needs_key=False, through=PmiServer),
         "mpich-two-hosts": launched_on_hosts(mpich_there, needs_key=False, through=PmiServer),
         "openmpi-two-hosts": launched_on_hosts(openmpi_there), "mpirun-two-hosts": mpirun_on_hosts,
-        "parley-two-hosts": parley_on_hosts,
+        "parley-two-hosts": parley_on_hosts, "untuned-two-hosts": untuned_on_hosts,
         "mpirun": real("mpirun"), "mpiexec.hydra": real("mpiexec.hydra"), "srun": real("srun"), "nested": nested,
         "loopback": loopback, "faults": faults}
 

@@ -297,6 +297,70 @@ TEST_CASE("functions of coordinated roles that do not fit never run together") {
       doctest::Contains("the operations of its roles do not fit"), failure);
 }
 
+namespace {
+
+/// Two ranks work, and a third leads them. `ran`: the function that each rank ran in each of its calls.
+struct workers_and_leader {
+  explicit workers_and_leader(world& w) : clock(w.clock), ran(3) {}
+
+  task<> take(rank_id self, std::string name, time_ns span) {
+    ran[self].push_back(std::move(name));
+    auto woken = co_await sleep_until(clock.deadline_in(span));
+    static_cast<void>(woken);
+  }
+  operation_function taking(rank_id self, const std::string& name, const std::vector<time_ns>& spans) {
+    return [this, self, name, span = spans[self]](std::span<std::byte>) { return take(self, name, span); };
+  }
+  std::vector<role_operation> operations(rank_id self) {
+    return {{"work", taking(self, "operation", {3_ms, 3_ms, 0})}, {"lead", taking(self, "operation", {0, 0, 5_ms})}};
+  }
+  // `lopsided` takes the shortest time on rank 0, and also on average, but not on rank 1.
+  std::vector<role_config> configs(rank_id self) {
+    return {{"work", "lopsided", taking(self, "lopsided", {100_us, 3500_us, 0})},
+            {"work", "even", taking(self, "even", {2_ms, 2_ms, 0})},
+            {"lead", "quick", taking(self, "quick", {0, 0, 100_us})}};
+  }
+
+  executor& clock;
+  std::vector<std::vector<std::string>> ran;
+};
+
+task<> calls_of(symmetric op, int count) {
+  for (int i = 0; i < count; ++i) co_await one_call(op);
+}
+
+}  // namespace
+
+TEST_CASE("ranks of one coordinated role run the same function in each call, and the best for the slowest wins") {
+  world w(3, eager_trials());
+  workers_and_leader team(w);
+  const role_function role = [](rank_id r) { return std::string(r == 2 ? "lead" : "work"); };
+  std::vector<symmetric> ops;
+  for (rank_id r = 0; r < 3; ++r)
+    ops.push_back(register_coordinated_autotuning(w[r], "step", team.operations(r), team.configs(r), role));
+  for (int i = 0; i < 30 && !ops[0].decision(1000).decided; ++i) {
+    scope working(w.clock);
+    for (const symmetric& op : ops) working.spawn(calls_of(op, 20));  // no rank waits for the others between its calls
+    run_until(w.clock, [&] { return working.running() == 0; });
+    pass(w, 1_s);
+  }
+  for (const symmetric& op : ops) {
+    REQUIRE(op.decision(1000).decided);
+    CHECK(op.decision(1000).config == "together(lead=quick work=even)");
+    CHECK(op.decision(1000).evidence.size() == 6);
+  }
+  CHECK(team.ran[0] == team.ran[1]);
+  CHECK(std::set<std::string>(team.ran[0].begin(), team.ran[0].end()) ==
+        std::set<std::string>{"operation", "lopsided", "even"});
+  CHECK(team.ran[2].size() == team.ran[0].size());
+
+  for (auto& of_rank : team.ran) of_rank.clear();
+  scope working(w.clock);
+  for (const symmetric& op : ops) working.spawn(calls_of(op, 10));
+  run_until(w.clock, [&] { return working.running() == 0; });
+  for (rank_id r = 0; r < 3; ++r) CHECK(team.ran[r] == std::vector<std::string>(10, r == 2 ? "quick" : "even"));
+}
+
 TEST_CASE("coordinated roles need the functions of their own role only, and not too many combinations") {
   world w(2, eager_trials());
   coupled_roles both(w);
