@@ -1,7 +1,6 @@
 #include <parley/cli/spec/op_readers.hpp>
 
 #include <parley/cli/payload/expression.hpp>
-#include <parley/cli/spec/named_group_config.hpp>
 #include <parley/collective.hpp>
 #include <parley/transfer.hpp>
 #include <parley/tuning/key.hpp>
@@ -171,7 +170,7 @@ std::vector<ops::config_ptr> configs_of(const place& op) {
 
 std::vector<ops::group_config_ptr> group_configs_of(const place& op, ops::collective_kind what) {
   const place at = op.at("configs", R"x(the ways to do it, the default first, for example ["star", "chain"])x");
-  auto configs = catalogue<ops::group_config_ptr>(at, named_group_config);
+  auto configs = catalogue<ops::group_config_ptr>(at, ops::named_group_config);
   if (configs.empty()) at.fail(R"(the catalogue is empty; list at least the default, for example "star")");
   const std::vector<place> items = at.list("configs");
   for (std::size_t i = 0; i < configs.size(); ++i) {

@@ -6,8 +6,8 @@
 ///     multiply({.m = 4096, .n = 16, .k = 4096, .trans_a = true, .a = a, .b = b, .c = c}, stream);
 ///
 /// A call puts the product into the stream and returns. The first call with new sizes tries what this GPU has: cuBLAS, cuBLASLt with the
-/// algorithm that its heuristic chooses, and up to 2,048 of cuBLASLt's other algorithms: its heuristic's next choices, those that differ from
-/// these in one setting, and some at random. A model says which of them are worth a trial (tuning/planners/guided_plan.hpp); on an H200 a
+/// algorithm that its heuristic chooses, and up to 2,048 of cuBLASLt's other algorithms: its heuristic's next choices, those that differ
+/// from these in one setting, and some at random. A model says which of them are worth a trial (tuning/planners/guided_plan.hpp); on an H200 a
 /// search takes half a second. All later calls with these sizes run the fastest one.
 ///
 /// | T | Out | computed as |

@@ -193,5 +193,7 @@ namespace parley::ops {
 /// Makes a config from two functions. Throws a `bad_argument` that names the role whose function is null.
 using group_function = runtime::task<> (*)(group_call& g);
 group_config_ptr grouped(tuning::config_identity identity, group_function lead, group_function work);
+/// Makes a built-in config from its text: `star`, `chain(chunk_bytes=64KiB)`, `two_shot(chunk_bytes=64KiB)`, `tree`, `one_shot`.
+runtime::result<group_config_ptr> named_group_config(std::string_view text);
 
 }  // namespace parley::ops

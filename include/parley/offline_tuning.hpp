@@ -9,8 +9,6 @@
 /// names. It knows the multiplications of parley/gemm.hpp, or with a GPU those of parley/cuda_gemm.hpp, in files of parley or PyTorch.
 /// Operands are random numbers in [-1, 1), alpha is 1 and beta 0. A line with a kernel of the program's own is left out: only the program
 /// can call it.
-#include <parley/transports/cuda/cublas_library.hpp>
-#include <parley/transports/cuda/cuda_driver.hpp>
 #include <parley/tunable_context.hpp>
 
 #include <cstddef>
@@ -19,6 +17,11 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+namespace parley::transports {
+class cublas_library;
+class cuda_driver;
+}  // namespace parley::transports
 
 namespace parley::ops {
 

@@ -9,8 +9,8 @@
 ///
 /// - The two halves of a pair are matched by `config_id`, never by their places in a list. An id that one role lacks is left out and
 ///   reported; it never scores 0. Both ends derive their chunks from the agreed config and the byte count.
-/// - Configs without ids, listed per role, are choices that each rank makes for itself, or that all make together (coordinated). The operation that is registered for a role is the
-///   role's default, c0.
+/// - Configs without ids, listed per role, are choices that each rank makes for itself, or that all make together (coordinated). The
+///   operation that is registered for a role is the role's default, c0.
 /// - If ranks have different configs, they run a mixture of one wire class, and that mixture is measured. The first mixture has the first
 ///   config of each rank's list. A later one has the config with which each rank was fastest.
 ///

@@ -1,10 +1,13 @@
 #include <parley/group_config.hpp>
 
 #include <parley/ops/groups/group_failure.hpp>
+#include <parley/tuning/config.hpp>
+#include <parley/tuning/key.hpp>
 
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -535,6 +538,38 @@ namespace parley::ops {
 
 group_config_ptr grouped(tuning::config_identity identity, group_function lead, group_function work) {
   return std::make_shared<function_group>(std::move(identity), lead, work);
+}
+
+// ---- by name ----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+runtime::error unknown_group_config(std::string_view text, const std::string& why) {
+  return {errc::bad_argument,
+          "config \"" + std::string(text) + "\" " + why +
+              "; known are star, chain and two_shot, each with chunk_bytes=SIZE or without, tree and one_shot"};
+}
+
+}  // namespace
+
+runtime::result<group_config_ptr> named_group_config(std::string_view text) {
+  const auto parsed = tuning::parse_config_id(text);
+  if (!parsed) return unknown_group_config(text, "cannot be read: " + parsed.reason().text);
+  const bool has_chunks = parsed->name == "star" || parsed->name == "chain" || parsed->name == "two_shot";
+  if (!has_chunks && parsed->name != "tree" && parsed->name != "one_shot")
+    return unknown_group_config(text, "is unknown");
+  std::optional<std::uint64_t> chunk_bytes;
+  for (const tuning::parameter& p : parsed->parameters) {
+    if (!has_chunks || p.name != "chunk_bytes") return unknown_group_config(text, "has an unknown parameter " + p.name);
+    const auto number = tuning::parse_byte_size(p.value);
+    if (!number || number.value() == 0) return unknown_group_config(text, "has an impossible value for chunk_bytes");
+    chunk_bytes = number.value();
+  }
+  if (parsed->name == "tree") return configs::tree();
+  if (parsed->name == "one_shot") return configs::one_shot();
+  if (parsed->name == "star") return configs::star(chunk_bytes.value_or(0));
+  if (parsed->name == "two_shot") return configs::two_shot(chunk_bytes.value_or(0));
+  return chunk_bytes ? configs::chain(*chunk_bytes) : configs::chain();
 }
 
 }  // namespace parley::ops

@@ -205,10 +205,10 @@ struct cuda_gemm<T, Out>::state {
     }
     constexpr std::size_t most_for_one_key = 4'000;  // tunable_op.hpp
     const std::size_t most = std::min(options.most_algorithms, most_for_one_key);
-    // The first choice of the heuristic has a name of its own.
-    const std::vector<gemm_algorithm> first = library.guesses(p, options.workspace_bytes, 1);
-    for (const gemm_algorithm& g : algorithms_for(library, p, options.workspace_bytes, most)) {
-      if (first.empty() || !(g == first.front())) add(g);
+    const std::vector<gemm_algorithm> chosen = library.guesses(p, options.workspace_bytes);
+    for (const gemm_algorithm& g : algorithms_for(library, p, chosen, options.workspace_bytes, most)) {
+      // The first choice of the heuristic has a name of its own.
+      if (chosen.empty() || g != chosen.front()) add(g);
     }
     return all;
   }
@@ -235,7 +235,6 @@ struct cuda_gemm<T, Out>::state {
       latest = {given, full, sizes, &its, &entry, &guesses[entry.title]};
     }
     const call_type c = with_memory_of(given, latest.full, latest.needs);
-    if (!is_scaled && (c.scale_a != nullptr || c.scale_b != nullptr)) refuse("only numbers of 8 bits have scales");
     if (c.k == 0 && needs_cublaslt(c)) refuse("cuBLASLt cannot multiply with k = 0; add the bias yourself");
     gpu.use(stream);
     const std::uint32_t alignment = alignment_of(c);

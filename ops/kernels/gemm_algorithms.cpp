@@ -120,9 +120,10 @@ void add_at_random(collection& to, const std::vector<gemm_algorithm_range>& rang
 }  // namespace
 
 std::vector<gemm_algorithm> algorithms_for(transports::cublas_library& library, const transports::matrix_product& p,
-                                           std::size_t workspace_bytes, std::size_t most) {
+                                           const std::vector<gemm_algorithm>& guesses, std::size_t workspace_bytes,
+                                           std::size_t most) {
   collection all(library, p, workspace_bytes, most);
-  for (const gemm_algorithm& g : library.guesses(p, workspace_bytes)) all.add(g);
+  for (const gemm_algorithm& g : guesses) all.add(g);
   const std::vector<gemm_algorithm> guessed = all.so_far();
   const std::vector<gemm_algorithm_range> ranges = library.ranges(p);
   for (const gemm_algorithm& g : guessed) {

@@ -110,6 +110,7 @@ void check(const gemm_call<T, Out>& c, const gemm_memory& needs, matrix_order gi
   check_has(swapped ? "B" : "A", c.a.size(), needs.a);
   check_has(swapped ? "A" : "B", c.b.size(), needs.b);
   check_has("C", c.c.size(), needs.c);
+  if (sizeof(T) != 1 && (c.scale_a != nullptr || c.scale_b != nullptr)) refuse("only numbers of 8 bits have scales");
   if (c.batch > 1 && overlaps_itself(c)) refuse("the C of one batch overlaps the next one");
   if (!c.bias.empty() && c.bias.size() != c.m)
     refuse("the bias has " + text_of(c.bias.size()) + " elements, but it must have " + text_of(c.m));

@@ -34,6 +34,7 @@ struct matrix_product {
   bool has_bias = false;
   std::uint32_t alignment = 16;  ///< of all matrices, and of the steps between those of a batch, in bytes
   int device = 0;
+  friend bool operator==(const matrix_product&, const matrix_product&) = default;
 };
 
 /// Addresses in device memory, and the two factors, which are read before `multiply` returns.

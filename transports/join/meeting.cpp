@@ -36,7 +36,7 @@ constexpr std::size_t max_file_bytes = 512;
 // The least time for joining, even if rank 0 was found at the last moment: enough for one reply.
 constexpr runtime::time_ns shortest_rest_ns = 10'000'000;
 
-error io_fault(const std::string& what, const std::string& path) {
+error cannot_meet(const std::string& what, const std::string& path) {
   const int reason = errno;
   return {errc::io,
           what + " " + path + ": " + std::strerror(reason) +
@@ -84,7 +84,7 @@ result<std::optional<std::string>> read_living(const std::string& path) {
   const descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!file.open()) {
     if (errno == ENOENT) return std::optional<std::string>();
-    return io_fault("cannot read the meeting file", path);
+    return cannot_meet("cannot read the meeting file", path);
   }
   struct stat found{};
   if (::fstat(file.get(), &found) != 0 || !S_ISREG(found.st_mode) || !is_private(found))
@@ -92,7 +92,7 @@ result<std::optional<std::string>> read_living(const std::string& path) {
   if (writer_of(file.get()) == writer::is_gone) return std::optional<std::string>();
   std::array<char, max_file_bytes> text{};
   const ssize_t got = ::read(file.get(), text.data(), text.size());
-  if (got < 0) return io_fault("cannot read the meeting file", path);
+  if (got < 0) return cannot_meet("cannot read the meeting file", path);
   return std::optional<std::string>(std::in_place, text.data(), static_cast<std::size_t>(got));
 }
 
@@ -182,7 +182,7 @@ result<> listen_at(const std::string& host, placement& place) {
   auto* const address = reinterpret_cast<sockaddr*>(&at);
   if (!socket.open() || ::bind(socket.get(), address, size) != 0 || ::listen(socket.get(), SOMAXCONN) != 0 ||
       ::getsockname(socket.get(), address, &size) != 0)
-    return io_fault("rank 0 cannot listen for the other ranks at", host);
+    return cannot_meet("rank 0 cannot listen for the other ranks at", host);
   place.rendezvous_host = host;
   place.rendezvous_port = ntohs(at.ss_family == AF_INET ? v4->sin_port : v6->sin6_port);
   place.listening_fd = socket.release();
@@ -266,7 +266,7 @@ result<std::string> private_folder(const std::vector<std::string>& candidates) {
     if (is_private_folder(path)) return path;
   }
   const std::string own = "/tmp/parley-" + std::to_string(::geteuid());
-  if (::mkdir(own.c_str(), 0700) != 0 && errno != EEXIST) return io_fault("cannot make the folder", own);
+  if (::mkdir(own.c_str(), 0700) != 0 && errno != EEXIST) return cannot_meet("cannot make the folder", own);
   if (!is_private_folder(own))
     return error(errc::unauthenticated,
                  own + " is not a folder of mode 0700 that belongs to this user alone, so it must not hold a key; "
@@ -292,12 +292,12 @@ result<meeting_file> meeting_file::publish(const std::string& path, const std::s
   const std::string fresh = path + "." + std::to_string(::getpid());
   ::unlink(fresh.c_str());
   descriptor file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file.open()) return io_fault("rank 0 cannot write the meeting file", fresh);
+  if (!file.open()) return cannot_meet("rank 0 cannot write the meeting file", fresh);
   // Lock the file before the rename makes it visible.
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 ||
       ::write(file.get(), content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
       ::rename(fresh.c_str(), path.c_str()) != 0) {
-    auto fault = io_fault("rank 0 cannot write the meeting file", path);
+    auto fault = cannot_meet("rank 0 cannot write the meeting file", path);
     ::unlink(fresh.c_str());
     return fault;
   }

@@ -331,7 +331,7 @@ TEST_CASE("products of 8 bits have the names and keys of TunableOp") {
 TEST_CASE("the list of algorithms begins with cuBLASLt's guesses, has their neighbours, and names each once") {
   bench on;
   const transports::matrix_product p{.m = 4, .n = 4, .k = 4};
-  const std::vector<gemm_algorithm> all = algorithms_for(on.blas, p, 1, 1'000);
+  const std::vector<gemm_algorithm> all = algorithms_for(on.blas, p, on.blas.guesses(p, 1, 64), 1, 1'000);
   REQUIRE(all.size() > 4);
   CHECK(all[0] == on.blas.first[0]);
   CHECK(all[1] == on.blas.first[1]);
@@ -345,8 +345,8 @@ TEST_CASE("the list of algorithms begins with cuBLASLt's guesses, has their neig
   CHECK(ids.contains("cublaslt(algo=1 cluster=2 tile=4)"));
   CHECK(ids.contains("cublaslt(algo=1 cluster=2 custom=1 tile=1)"));
   CHECK(ids.contains("cublaslt(algo=2 cluster=2 reduction=2 splitk=4 tile=3)"));
-  CHECK(algorithms_for(on.blas, p, 1, 1'000) == all);
-  CHECK(algorithms_for(on.blas, p, 1, 3).size() == 3);
+  CHECK(algorithms_for(on.blas, p, on.blas.guesses(p, 1, 64), 1, 1'000) == all);
+  CHECK(algorithms_for(on.blas, p, on.blas.guesses(p, 1, 64), 1, 3).size() == 3);
   const gemm_algorithm by_itself{.id = 43, .split_k = -1};
   CHECK(id_of(by_itself) == "cublaslt(algo=43 splitk=auto)");
   CHECK(algorithm_of(id_of(by_itself)) == by_itself);

@@ -203,6 +203,8 @@ TEST_CASE("a multiplication that does not fit its memory is refused, and changes
   CHECK(refused([](auto& c) { c.a = c.a.first(41); }) == "gemm: A has 41 elements, but this multiplication needs 42");
   CHECK(refused([](auto& c) { c.b = {}; }) == "gemm: B has 0 elements, but this multiplication needs 30");
   CHECK(refused([](auto& c) { c.c = c.c.first(1); }) == "gemm: C has 1 elements, but this multiplication needs 70");
+  const float one = 1;
+  CHECK(refused([&](auto& c) { c.scale_b = &one; }) == "gemm: only numbers of 8 bits have scales");
   CHECK(refused([](auto& c) { c.lda = 6; }) == "gemm: the leading dimension of A is 6, but it must be at least 7");
   CHECK(refused([](auto& c) { c.stride_c = 34; }) == "gemm: the C of one batch overlaps the next one");
   CHECK(refused([](auto& c) { c.bias = c.a.first(3); }) == "gemm: the bias has 3 elements, but it must have 7");

@@ -163,7 +163,7 @@ class loaded_cublas final : public cublas_library {
   bool takes(const matrix_product& p, gemm_algorithm& g, std::size_t workspace_bytes) override {
     cublasLtMatmulAlgo_t algorithm{};
     if (!make(p, g, algorithm)) return false;
-    if (known_ == nullptr || !is_of(*known_, p)) known_ = std::make_unique<known>(p, description(f_, p, {}));
+    if (known_ == nullptr || known_->p != p) known_ = std::make_unique<known>(p, description(f_, p, {}));
     description& d = known_->d;
     cublasLtMatmulHeuristicResult_t found{};
     const auto checked = f_.LtMatmulAlgoCheck(lt(p.device), &d.operation, &d.a, &d.b, &d.c, &d.c, &algorithm, &found);
@@ -250,14 +250,6 @@ class loaded_cublas final : public cublas_library {
     matrix_product p;
     description d;
   };
-  static bool is_of(const known& k, const matrix_product& p) noexcept {
-    const matrix_product& q = k.p;
-    return q.of_a_b == p.of_a_b && q.of_c == p.of_c && q.trans_a == p.trans_a && q.trans_b == p.trans_b && q.m == p.m &&
-           q.n == p.n && q.k == p.k && q.lda == p.lda && q.ldb == p.ldb && q.ldc == p.ldc && q.batch == p.batch &&
-           q.stride_a == p.stride_a && q.stride_b == p.stride_b && q.stride_c == p.stride_c &&
-           q.has_bias == p.has_bias && q.device == p.device;
-  }
-
   bool make(const matrix_product& p, const gemm_algorithm& g, cublasLtMatmulAlgo_t& algorithm) {
     const cudaDataType_t in = type_of(p.of_a_b), out = type_of(p.of_c);
     if (f_.LtMatmulAlgoInit(lt(p.device), compute_of(p), scalar_of(p), in, in, out, out, g.id, &algorithm) !=
