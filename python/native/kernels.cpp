@@ -1,0 +1,283 @@
+#include "buffers.hpp"
+#include "ranks.hpp"
+
+#include <parley/offline_tuning.hpp>
+#include <parley/tunable_op.hpp>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace parley::python {
+
+using ops::tunable_context;
+using runtime::errc;
+
+namespace {
+
+/// Python's keys are texts; each gets a number, because those of C++ are numbers and literals.
+struct key_texts {
+  std::map<std::string, std::uint64_t> numbers;
+  std::vector<std::string> texts;
+  std::uint64_t number_of(const std::string& text) {
+    const auto [at, is_new] = numbers.try_emplace(text, texts.size());
+    if (is_new) texts.push_back(text);
+    return at->second;
+  }
+};
+
+/// `{"m": 64, "dtype": "f32"}` as results files write it: `dtype=f32 m=64`.
+std::string text_of(nb::handle key, const std::string& kernel) {
+  if (nb::isinstance<nb::str>(key)) return nb::cast<std::string>(key);
+  if (!nb::isinstance<nb::dict>(key))
+    runtime::raise({errc::bad_argument, "kernel " + kernel + ": `key` returns a dict of numbers and words, or a text"});
+  std::map<std::string, std::string> sorted;
+  for (const auto& [name, value] : nb::borrow<nb::dict>(key))
+    sorted[nb::cast<std::string>(nb::str(name))] = nb::cast<std::string>(nb::str(value));
+  std::string all;
+  for (const auto& [name, value] : sorted) all += (all.empty() ? "" : " ") + name + "=" + value;
+  return all;
+}
+
+void check_text(const std::string& text, const std::string& kernel) {
+  if (text.find_first_of(",\n\r\"") != std::string::npos)
+    runtime::raise({errc::bad_argument, "kernel " + kernel + ": the key " + text +
+                                            " has a comma, a quote or a line break, which results files cannot hold"});
+}
+
+ops::kernel_outputs outputs_of(const std::vector<buffer>& all, bool updates, const std::string& kernel) {
+  if (all.empty()) return {};
+  for (const buffer& b : all)
+    if (b.of != all.front().of || b.of == element::bytes || b.of == element::boolean)
+      runtime::raise({errc::bad_argument, "kernel " + kernel + ": its outputs must be arrays of numbers of one type"});
+  const auto made = [&]<class T>(T) {
+    const auto part = [&](std::size_t i) {
+      return std::span(reinterpret_cast<T*>(all[i].bytes.data()), all[i].bytes.size() / sizeof(T));
+    };
+    const auto with = [&](auto... spans) {
+      return updates ? ops::kernel_outputs::updated(spans...) : ops::kernel_outputs(spans...);
+    };
+    if (all.size() == 1) return with(part(0));
+    if (all.size() == 2) return with(part(0), part(1));
+    if (all.size() == 3) return with(part(0), part(1), part(2));
+    runtime::raise({errc::bad_argument, "kernel " + kernel + ": at most three outputs can be compared"});
+  };
+  switch (all.front().of) {
+    case element::f32: return made(0.0F);
+    case element::f64: return made(0.0);
+    case element::f16: return made(runtime::f16{});
+    case element::bf16: return made(runtime::bf16{});
+    case element::i8: return made(std::int8_t{});
+    case element::i16: return made(std::int16_t{});
+    case element::i32: return made(std::int32_t{});
+    case element::i64: return made(std::int64_t{});
+    case element::u8: return made(std::uint8_t{});
+    case element::u16: return made(std::uint16_t{});
+    case element::u32: return made(std::uint32_t{});
+    default: return made(std::uint64_t{});
+  }
+}
+
+class kernel {
+ public:
+  using op = ops::tunable_op<void(nb::handle)>;
+  kernel(rank_ptr where, std::string name, nb::dict implementations, nb::object key, nb::object outputs, bool updates)
+      : where_(std::move(where)), name_(std::move(name)), key_(std::move(key)), outputs_(std::move(outputs)) {
+    where_->check();
+    op::options o;
+    o.name = name_;
+    for (const auto& [id, f] : implementations) {
+      nb::callable function = nb::cast<nb::callable>(f);
+      o.implementations.push_back(
+          {nb::cast<std::string>(id), [this, function](nb::handle words) { run_one(function, words); }});
+    }
+    if (!key_.is_none()) {
+      o.key = [this](nb::handle words) {
+        std::string text = text_of(key_(*nb::borrow<nb::args>(words)), name_);
+        check_text(text, name_);
+        return tuning::kernel_key{{"key", texts_.number_of(text)}};
+      };
+      o.key_texts = [this](const tuning::kernel_key& k) {
+        return std::vector<std::string>{texts_.texts.at(k.begin()->number)};
+      };
+    }
+    if (!outputs_.is_none()) {
+      o.outputs = [this, updates](nb::handle words) {
+        written_ = written_by(words);
+        // A copy is another one each time, and no implementation writes to it.
+        const std::vector<buffer> again = written_by(words);
+        const auto same = [](const buffer& one, const buffer& other) { return one.bytes.data() == other.bytes.data(); };
+        if (!std::equal(written_.begin(), written_.end(), again.begin(), again.end(), same))
+          runtime::raise({errc::bad_argument,
+                          "kernel " + name_ + ": `outputs` returns copies; return the arrays that the kernel writes"});
+        return outputs_of(written_, updates, name_);
+      };
+    }
+    op_ = std::make_unique<op>(where_->self->kernels(), std::move(o));
+  }
+  kernel(const kernel&) = delete;
+  kernel& operator=(const kernel&) = delete;
+
+  void run(nb::args words) {
+    where_->check();
+    (*op_)(words);
+    written_.clear();
+    if (const auto thrown = std::exchange(interrupted_, nullptr)) std::rethrow_exception(thrown);
+  }
+  std::string runs(nb::args words) {
+    where_->check();
+    return op_->id_of(op_->decision(words));
+  }
+  std::string why(nb::args words) {
+    where_->check();
+    return op_->decision(words).why;
+  }
+
+ private:
+  /// Ctrl-C in a candidate is no fault of that candidate.
+  void run_one(const nb::callable& function, nb::handle words) {
+    try {
+      function(*nb::borrow<nb::args>(words));
+    } catch (nb::python_error& e) {
+      if (!e.matches(PyExc_Exception)) interrupted_ = std::current_exception();
+      throw;
+    }
+  }
+  std::vector<buffer> written_by(nb::handle words) const {
+    const nb::object given = outputs_(*nb::borrow<nb::args>(words));
+    std::vector<buffer> all;
+    if (nb::isinstance<nb::list>(given) || nb::isinstance<nb::tuple>(given)) {
+      for (nb::handle each : given) all.push_back(memory_of(each, access::writes, "outputs"));
+    } else {
+      all.push_back(memory_of(given, access::writes, "outputs"));
+    }
+    return all;
+  }
+  rank_ptr where_;
+  std::string name_;
+  std::vector<buffer> written_{};  // while they are compared
+  std::exception_ptr interrupted_{};
+  nb::object key_, outputs_;
+  key_texts texts_;
+  std::unique_ptr<op> op_;
+};
+
+/// The settings of a rank's kernels, by the names of torch.cuda.tunable.
+struct tunables {
+  rank_ptr where;
+  tunable_context& context() const {
+    where->check();
+    return where->self->kernels();
+  }
+};
+
+nb::list results_of(const tuning::results_file& all) {
+  nb::list made;
+  for (const tuning::result_entry& e : all.entries())
+    made.append(nb::make_tuple(e.op, e.parameters, e.solution, e.time_ms));
+  return made;
+}
+
+nb::dict tune_file(const tunables& t, const std::string& name) {
+  const auto report = ops::tune_in_file(t.context(), name);
+  const ops::offline_report& all = report.value();
+  nb::dict made;
+  made["tuned"] = all.tuned;
+  made["known"] = all.known;
+  made["left_out"] = all.left_out;
+  return made;
+}
+
+}  // namespace
+
+void add_kernels(nb::module_& m) {
+  nb::class_<kernel>(
+      m, "Kernel",
+      "A kernel with several implementations (parley/tunable_op.hpp). The first call with a new key finds the fastest.")
+      .def(nb::init<rank_ptr, std::string, nb::dict, nb::object, nb::object, bool>(), nb::arg("rank"), nb::arg("name"),
+           nb::arg("implementations"), nb::arg("key") = nb::none(), nb::arg("outputs") = nb::none(),
+           nb::arg("updates") = false,
+           nb::sig("def __init__(self, rank: Rank, name: str, implementations: dict[str, collections.abc.Callable[..., "
+                   "object]], "
+                   "key: collections.abc.Callable[..., dict[str, object] | str] | None = None, "
+                   "outputs: collections.abc.Callable[..., object] | None = None, updates: bool = False) -> None"),
+           "The first implementation is the default. `key` says what the speed depends on. `outputs` returns the "
+           "arrays that are written, for the "
+           "numerical check; `updates`: they are also read.")
+      .def("__call__", &kernel::run, nb::sig("def __call__(self, *args: typing.Any) -> None"))
+      .def("runs", &kernel::runs, nb::sig("def runs(self, *args: typing.Any) -> str"),
+           "The implementation that such a call runs while tunable operations are enabled.")
+      .def("why", &kernel::why, nb::sig("def why(self, *args: typing.Any) -> str"), "Why that one.");
+
+  nb::class_<tunables>(m, "Tunables", "The settings of a rank's kernels (parley/tunable_context.hpp).")
+      .def(
+          "enable", [](const tunables& t, bool on) { t.context().enable_tunable_op(on); }, nb::arg("val") = true)
+      .def("is_enabled", [](const tunables& t) { return t.context().is_tunable_op_enabled(); })
+      .def(
+          "tuning_enable", [](const tunables& t, bool on) { t.context().enable_tuning(on); }, nb::arg("val") = true)
+      .def("tuning_is_enabled", [](const tunables& t) { return t.context().is_tuning_enabled(); })
+      .def(
+          "record_untuned_enable", [](const tunables& t, bool on) { t.context().enable_record_untuned(on); },
+          nb::arg("val") = true)
+      .def("record_untuned_is_enabled", [](const tunables& t) { return t.context().is_record_untuned_enabled(); })
+      .def(
+          "set_max_tuning_duration",
+          [](const tunables& t, std::uint32_t ms) { t.context().set_max_tuning_duration_ms(ms); }, nb::arg("duration"))
+      .def("get_max_tuning_duration", [](const tunables& t) { return t.context().get_max_tuning_duration_ms(); })
+      .def(
+          "set_max_tuning_iterations",
+          [](const tunables& t, std::uint32_t n) { t.context().set_max_tuning_iterations(n); }, nb::arg("iterations"))
+      .def("get_max_tuning_iterations", [](const tunables& t) { return t.context().get_max_tuning_iterations(); })
+      .def(
+          "set_filename",
+          [](const tunables& t, std::string name, bool ordinal) { t.context().set_filename(std::move(name), ordinal); },
+          nb::arg("filename"), nb::arg("insert_device_ordinal") = false)
+      .def("get_filename", [](const tunables& t) { return t.context().get_filename(); })
+      .def(
+          "get_results", [](const tunables& t) { return results_of(t.context().get_tuning_results()); },
+          nb::sig("def get_results(self) -> list[tuple[str, str, str, float]]"),
+          "Tuples of kernel, key, implementation and milliseconds.")
+      .def(
+          "get_validators",
+          [](const tunables& t) {
+            nb::list all;
+            for (const tuning::validator& v : t.context().get_tuning_results_validator())
+              all.append(nb::make_tuple(v.name, v.value));
+            return all;
+          },
+          nb::sig("def get_validators(self) -> list[tuple[str, str]]"))
+      .def(
+          "write_file_on_exit", [](const tunables& t, bool on) { t.context().write_file_on_exit(on); }, nb::arg("val"))
+      .def(
+          "write_file", [](const tunables& t, const std::string& name) { return t.context().write_file(name).value(); },
+          nb::arg("filename") = "")
+      .def(
+          "read_file", [](const tunables& t, const std::string& name) { t.context().read_file(name).value(); },
+          nb::arg("filename") = "")
+      .def(
+          "set_rotating_buffer_size",
+          [](const tunables& t, std::uint64_t mib) { t.context().set_rotating_buffer_size(mib << 20U); },
+          nb::arg("buffer_size"))
+      .def("get_rotating_buffer_size", [](const tunables& t) { return t.context().get_rotating_buffer_size() >> 20U; })
+      .def(
+          "set_numerical_check_tolerances",
+          [](const tunables& t, bool enable, double atol, double rtol) {
+            tuning::numerical_check c = t.context().settings().check;
+            c.on = enable, c.atol = atol, c.rtol = rtol;
+            t.context().enable_numerics_check(c);
+          },
+          nb::arg("enable"), nb::arg("atol") = 1e-5, nb::arg("rtol") = 1e-5)
+      .def(
+          "enable_family",
+          [](const tunables& t, const std::string& family, bool on) { t.context().enable_family(family, on); },
+          nb::arg("family"), nb::arg("val") = true)
+      .def("tune_gemm_in_file", &tune_file, nb::arg("filename"),
+           nb::sig("def tune_gemm_in_file(self, filename: str) -> dict[str, typing.Any]"),
+           "Tunes the multiplications that a file lists (parley/offline_tuning.hpp).");
+  m.def("tunables", [](rank_ptr rank) { return tunables{std::move(rank)}; }, nb::arg("rank"));
+}
+
+}  // namespace parley::python

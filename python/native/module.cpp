@@ -1,0 +1,15 @@
+#include "calls.hpp"
+
+NB_MODULE(_native, m) {
+  namespace nb = nanobind;
+  namespace python = parley::python;
+  m.doc() = "The C++ side of parley. Use the package parley, which has all of it.";
+  m.attr("version") = PARLEY_PYTHON_VERSION;
+  nb::set_leak_warnings(false);  // at exit, calls may still be under way
+  python::add_errors(m);
+  python::add_calls(m);
+  python::add_decisions(m);
+  python::add_ranks(m);
+  python::add_ops(m);
+  python::add_kernels(m);
+}

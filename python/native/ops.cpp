@@ -1,0 +1,386 @@
+#include "buffers.hpp"
+#include "ranks.hpp"
+
+#include <parley/collective.hpp>
+#include <parley/p2p.hpp>
+#include <parley/transfer.hpp>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace parley::python {
+
+using runtime::errc;
+using runtime::rank_id;
+using runtime::task;
+
+namespace {
+
+/// Calls `f.operator()<T>()` with the type of the elements.
+template <class F>
+auto with_type(element e, F&& f) {
+  switch (e) {
+    case element::boolean: return f.template operator()<bool>();
+    case element::i8: return f.template operator()<std::int8_t>();
+    case element::i16: return f.template operator()<std::int16_t>();
+    case element::i32: return f.template operator()<std::int32_t>();
+    case element::i64: return f.template operator()<std::int64_t>();
+    case element::u8: return f.template operator()<std::uint8_t>();
+    case element::u16: return f.template operator()<std::uint16_t>();
+    case element::u32: return f.template operator()<std::uint32_t>();
+    case element::u64: return f.template operator()<std::uint64_t>();
+    case element::f16: return f.template operator()<runtime::f16>();
+    case element::bf16: return f.template operator()<runtime::bf16>();
+    case element::f32: return f.template operator()<float>();
+    case element::f64: return f.template operator()<double>();
+    case element::bytes: break;
+  }
+  return f.template operator()<std::byte>();
+}
+
+template <class T>
+std::span<T> elements_of(const buffer& b) {
+  return {reinterpret_cast<T*>(b.bytes.data()), b.bytes.size() / sizeof(T)};
+}
+
+using role_function = std::optional<std::function<std::string(rank_id)>>;
+
+/// The program's function is asked once for each rank, here.
+std::function<ops::role(rank_id)> roles_of(const role_function& f, rank_id world_size, const std::string& op) {
+  if (!f) return {};
+  std::vector<ops::role> all;
+  for (rank_id r = 0; r < world_size; ++r) {
+    const std::string its = (*f)(r);
+    bool known = false;
+    for (const ops::role role :
+         {ops::role::idle, ops::role::sender, ops::role::receiver, ops::role::leader, ops::role::worker}) {
+      if (its != ops::name(role)) continue;
+      all.push_back(role);
+      known = true;
+    }
+    if (!known)
+      runtime::raise({errc::bad_argument, "op " + op + ": rank " + std::to_string(r) + " has the role \"" + its +
+                                              "\"; roles are sender, receiver, leader, worker and idle"});
+  }
+  return [all = std::move(all)](rank_id r) { return all.at(r); };
+}
+
+std::vector<ops::config_ptr> configs_of(const std::vector<std::string>& names) {
+  std::vector<ops::config_ptr> all;
+  for (const std::string& each : names) all.push_back(ops::named_config(each).value());
+  return all;
+}
+
+nb::object count_of(std::uint64_t bytes) { return nb::int_(bytes); }
+
+// ---- transfer
+
+struct transfer {
+  rank_ptr where;
+  ops::transfer op;
+};
+
+using pairs = std::vector<std::pair<rank_id, rank_id>>;
+
+transfer make_transfer(const rank_ptr& where, const std::string& name, const role_function& role, const pairs& edges,
+                       const std::vector<std::string>& configs, seconds timeout, const std::string& dtype) {
+  where->check();
+  ops::transfer_options o{.name = name};
+  o.role = roles_of(role, where->self->world_size(), name);
+  o.edges = edges;
+  o.configs = configs_of(configs);
+  o.timeout = span_of(timeout, o.timeout);
+  o.dtype = dtype;
+  return {where, ops::transfer(*where->self, o)};
+}
+
+template <class T>
+task<> send_as(ops::transfer by, std::span<T> data, ops::send_options o) {
+  co_await by.send(data, o);
+}
+template <class T>
+task<std::uint64_t> receive_as(ops::transfer by, std::span<T> into, ops::receive_options o) {
+  co_return co_await by.receive(into, o);
+}
+
+std::unique_ptr<call> isend(transfer& t, nb::handle data, rank_id to, std::uint32_t tag, seconds timeout) {
+  const buffer b = memory_of(data, access::reads, "data");
+  const ops::send_options o{.to = to, .tag = tag, .timeout = span_of(timeout, {})};
+  return with_type(b.of, [&]<class T>() { return begin(t.where, send_as<T>(t.op, elements_of<T>(b), o), {b.owner}); });
+}
+std::unique_ptr<call> ireceive(transfer& t, nb::handle into, rank_id source, std::uint32_t tag, seconds timeout) {
+  const buffer b = memory_of(into, access::writes, "into");
+  const ops::receive_options o{.from = source, .tag = tag, .timeout = span_of(timeout, {})};
+  return with_type(
+      b.of, [&]<class T>() { return begin(t.where, receive_as<T>(t.op, elements_of<T>(b), o), &count_of, {b.owner}); });
+}
+ops::decision decision_of(const transfer& t, std::uint64_t bytes, std::optional<rank_id> peer) {
+  t.where->check();
+  return peer ? t.op.decision(bytes, *peer) : t.op.decision(bytes);
+}
+
+// ---- p2p
+
+struct p2p {
+  rank_ptr where;
+  ops::p2p op;
+};
+struct p2p_operation {
+  ops::p2p_operation op;
+  keep keeps;
+};
+
+p2p make_p2p(const rank_ptr& where, const std::string& name, const std::vector<rank_id>& ranks, const pairs& edges,
+             const std::vector<std::string>& configs, seconds timeout, const std::string& dtype) {
+  where->check();
+  ops::p2p_options o{.name = name};
+  o.ranks = ranks;
+  o.edges = edges;
+  o.configs = configs_of(configs);
+  o.timeout = span_of(timeout, o.timeout);
+  o.dtype = dtype;
+  return {where, ops::p2p(*where->self, o)};
+}
+
+p2p_operation post(ops::p2p_operation::kind what, nb::handle object, rank_id peer, std::uint32_t tag, seconds timeout) {
+  const bool sends = what == ops::p2p_operation::kind::send;
+  const buffer b = memory_of(object, sends ? access::reads : access::writes, sends ? "data" : "into");
+  ops::p2p_operation o{.what = what, .peer = peer, .bytes = b.bytes, .tag = tag, .timeout = span_of(timeout, {})};
+  o.type = message_type(b.of);
+  return {std::move(o), b.owner};
+}
+
+std::unique_ptr<call> exchange(p2p& p, const std::vector<const p2p_operation*>& batch, seconds timeout) {
+  std::vector<ops::p2p_operation> all;
+  std::vector<keep> keeps;
+  for (const p2p_operation* const each : batch) {
+    if (each == nullptr)
+      runtime::raise({errc::bad_argument, "a batch is a list of `isend(…)` and `irecv(…)`; one entry is None"});
+    all.push_back(each->op);
+    keeps.push_back(each->keeps);
+  }
+  return begin(p.where, p.op.exchange_all(std::move(all), {.timeout = span_of(timeout, runtime::no_timeout)}),
+               std::move(keeps));
+}
+
+// ---- collective
+
+struct collective {
+  rank_ptr where;
+  ops::collective op;
+};
+
+collective make_collective(const rank_ptr& where, const std::string& name, const role_function& role,
+                           const std::vector<std::vector<rank_id>>& groups, const std::string& kind,
+                           const std::vector<std::string>& configs, std::uint64_t depth, seconds timeout) {
+  where->check();
+  ops::collective_options o{.name = name};
+  o.role = roles_of(role, where->self->world_size(), name);
+  o.groups = groups;
+  bool known = false;
+  for (const auto each :
+       {ops::collective_kind::all_reduce, ops::collective_kind::broadcast, ops::collective_kind::gather}) {
+    if (kind != ops::name(each)) continue;
+    o.kind = each;
+    known = true;
+  }
+  if (!known) runtime::raise({errc::bad_argument, "op " + name + ": kind is one of all_reduce, broadcast and gather"});
+  o.configs.clear();
+  for (const std::string& each : configs) o.configs.push_back(ops::named_group_config(each).value());
+  o.depth = depth;
+  o.timeout = span_of(timeout, o.timeout);
+  return {where, ops::collective(*where->self, o)};
+}
+
+struct smaller {
+  template <class T>
+  T operator()(T a, T b) const {
+    return std::min(a, b);
+  }
+};
+struct larger {
+  template <class T>
+  T operator()(T a, T b) const {
+    return std::max(a, b);
+  }
+};
+
+template <class Combine>
+task<> reduce(collective& c, const buffer& b, ops::collective_call_options o) {
+  return with_type(b.of, [&]<class T>() -> task<> {
+    if constexpr (std::is_same_v<T, std::byte> || std::is_same_v<T, bool>) {
+      runtime::raise({errc::bad_argument, "all_reduce combines numbers; these are bytes or truth values"});
+    } else {
+      return c.op.all_reduce<Combine>(elements_of<T>(b), o);
+    }
+  });
+}
+
+std::unique_ptr<call> iall_reduce(collective& c, nb::handle data, const std::string& by, seconds timeout) {
+  const buffer b = memory_of(data, access::writes, "data");
+  const ops::collective_call_options o{.timeout = span_of(timeout, {})};
+  c.where->check();
+  const auto made = [&]() -> task<> {
+    if (by == "sum") return reduce<std::plus<>>(c, b, o);
+    if (by == "product") return reduce<std::multiplies<>>(c, b, o);
+    if (by == "min") return reduce<smaller>(c, b, o);
+    if (by == "max") return reduce<larger>(c, b, o);
+    runtime::raise({errc::bad_argument, "`by` is one of sum, product, min and max"});
+  };
+  return begin(c.where, made(), {b.owner});
+}
+std::unique_ptr<call> ibroadcast(collective& c, nb::handle data, seconds timeout) {
+  const buffer b = memory_of(data, access::writes, "data");
+  const ops::collective_call_options o{.timeout = span_of(timeout, {})};
+  return with_type(b.of, [&]<class T>() { return begin(c.where, c.op.broadcast(elements_of<T>(b), o), {b.owner}); });
+}
+std::unique_ptr<call> igather(collective& c, nb::handle mine, nb::handle all, seconds timeout) {
+  const buffer b = memory_of(mine, access::writes, "mine");
+  buffer into;
+  if (!all.is_none()) into = memory_of(all, access::writes, "all");
+  if (!all.is_none() && into.of != b.of)
+    runtime::raise({errc::bad_argument, "`mine` and `all` have different types of elements"});
+  const ops::collective_call_options o{.timeout = span_of(timeout, {})};
+  return with_type(b.of, [&]<class T>() {
+    return begin(c.where, c.op.gather(elements_of<T>(b), elements_of<T>(into), o), {b.owner, into.owner});
+  });
+}
+
+/// The same call, and the wait for its end.
+template <class Op, class... Words>
+auto waits(std::unique_ptr<call> (*begins)(Op&, Words...)) {
+  return [begins](Op& op, Words... words) { return begins(op, words...)->wait(); };
+}
+
+}  // namespace
+
+void add_ops(nb::module_& m) {
+  const auto none = nb::none();
+  const std::vector<std::string> direct{"direct"}, star{"star"};
+  nb::class_<transfer>(m, "Transfer",
+                       "Send and receive between pairs of ranks (parley/transfer.hpp). All ranks declare it.")
+      .def(
+          "__init__",
+          [](transfer* t, const rank_ptr& rank, const std::string& name, const role_function& role, const pairs& edges,
+             const std::vector<std::string>& configs, seconds timeout, const std::string& dtype) {
+            new (t) transfer(make_transfer(rank, name, role, edges, configs, timeout, dtype));
+          },
+          nb::arg("rank"), nb::arg("name"), nb::arg("role") = none, nb::arg("edges") = pairs(),
+          nb::arg("configs") = direct, nb::arg("timeout") = none, nb::arg("dtype") = "")
+      .def("isend", &isend, nb::arg("data"), nb::arg("to"), nb::arg("tag") = 0, nb::arg("timeout") = none,
+           "Starts a send. The memory of `data` must not change until it has ended.")
+      .def("ireceive", &ireceive, nb::arg("into"), nb::arg("source"), nb::arg("tag") = 0, nb::arg("timeout") = none,
+           "Starts a receive into the memory of `into`. The result is the number of bytes.")
+      .def("send", waits(&isend), nb::arg("data"), nb::arg("to"), nb::arg("tag") = 0, nb::arg("timeout") = none,
+           nb::sig("def send(self, data: object, to: int, tag: int = 0, timeout: float | None = None) -> None"))
+      .def("receive", waits(&ireceive), nb::arg("into"), nb::arg("source"), nb::arg("tag") = 0,
+           nb::arg("timeout") = none,
+           nb::sig("def receive(self, into: object, source: int, tag: int = 0, timeout: float | None = None) -> int"))
+      .def(
+          "tune",
+          [](transfer& t, std::vector<std::uint64_t> sizes) { return begin(t.where, t.op.tune(std::move(sizes))); },
+          nb::arg("sizes"), "A tuning phase on both ends, with these sizes in bytes.")
+      .def("decision", &decision_of, nb::arg("bytes"), nb::arg("peer") = none)
+      .def(
+          "retune",
+          [](const transfer& t, std::optional<std::uint64_t> bytes, const std::string& why) {
+            t.where->check();
+            t.op.retune(bytes, why);
+          },
+          nb::arg("bytes") = none, nb::arg("why") = "")
+      .def_prop_ro("idle", [](const transfer& t) { return t.op.idle(); })
+      .def_prop_ro("copied_bytes", [](const transfer& t) {
+        t.where->check();
+        return t.op.copied_bytes();
+      });
+
+  using kind = ops::p2p_operation::kind;
+  nb::class_<p2p_operation>(m, "P2POperation", "A send or receive of a batch, before it is started.");
+  nb::class_<p2p>(m, "P2P", "Batches of sends and receives between any ranks (parley/p2p.hpp). All ranks declare it.")
+      .def(
+          "__init__",
+          [](p2p* p, const rank_ptr& rank, const std::string& name, const std::vector<rank_id>& ranks,
+             const pairs& edges, const std::vector<std::string>& configs, seconds timeout,
+             const std::string& dtype) { new (p) p2p(make_p2p(rank, name, ranks, edges, configs, timeout, dtype)); },
+          nb::arg("rank"), nb::arg("name"), nb::arg("ranks") = std::vector<rank_id>(), nb::arg("edges") = pairs(),
+          nb::arg("configs") = direct, nb::arg("timeout") = none, nb::arg("dtype") = "")
+      .def_static(
+          "isend",
+          [](nb::handle data, rank_id to, std::uint32_t tag, seconds timeout) {
+            return post(kind::send, data, to, tag, timeout);
+          },
+          nb::arg("data"), nb::arg("to"), nb::arg("tag") = 0, nb::arg("timeout") = none)
+      .def_static(
+          "irecv",
+          [](nb::handle into, rank_id source, std::uint32_t tag, seconds timeout) {
+            return post(kind::receive, into, source, tag, timeout);
+          },
+          nb::arg("into"), nb::arg("source"), nb::arg("tag") = 0, nb::arg("timeout") = none)
+      .def("start", &exchange, nb::arg("batch"), nb::arg("timeout") = none,
+           "Starts a batch; it ends when all of its operations have ended.")
+      .def("exchange", waits(&exchange), nb::arg("batch"), nb::arg("timeout") = none,
+           nb::sig("def exchange(self, batch: collections.abc.Sequence[P2POperation], timeout: float | None = None) -> "
+                   "None"))
+      .def(
+          "decision",
+          [](const p2p& p, std::uint64_t bytes, rank_id peer) {
+            p.where->check();
+            return p.op.decision(bytes, peer);
+          },
+          nb::arg("bytes"), nb::arg("peer"))
+      .def_prop_ro("copied_bytes", [](const p2p& p) {
+        p.where->check();
+        return p.op.copied_bytes();
+      });
+
+  nb::class_<collective>(m, "Collective",
+                         "All-reduce, broadcast or gather of a leader and its workers (parley/collective.hpp).")
+      .def(
+          "__init__",
+          [](collective* c, const rank_ptr& rank, const std::string& name, const role_function& role,
+             const std::vector<std::vector<rank_id>>& groups, const std::string& what,
+             const std::vector<std::string>& configs, std::uint64_t depth, seconds timeout) {
+            new (c) collective(make_collective(rank, name, role, groups, what, configs, depth, timeout));
+          },
+          nb::arg("rank"), nb::arg("name"), nb::arg("role") = none,
+          nb::arg("groups") = std::vector<std::vector<rank_id>>(), nb::arg("kind") = "all_reduce",
+          nb::arg("configs") = star, nb::arg("depth") = 1, nb::arg("timeout") = none)
+      .def("iall_reduce", &iall_reduce, nb::arg("data"), nb::arg("by") = "sum", nb::arg("timeout") = none)
+      .def("all_reduce", waits(&iall_reduce),
+           nb::sig(R"(def all_reduce(self, data: object, by: str = "sum", timeout: float | None = None) -> None)"),
+           nb::arg("data"), nb::arg("by") = "sum", nb::arg("timeout") = none,
+           "Combines the arrays of all ranks in place, in the order of the ranks: the same bits everywhere.")
+      .def("ibroadcast", &ibroadcast, nb::arg("data"), nb::arg("timeout") = none)
+      .def("broadcast", waits(&ibroadcast),
+           nb::sig(R"(def broadcast(self, data: object, timeout: float | None = None) -> None)"), nb::arg("data"),
+           nb::arg("timeout") = none)
+      .def("igather", &igather, nb::arg("mine"), nb::arg("all") = none, nb::arg("timeout") = none)
+      .def("gather", waits(&igather),
+           nb::sig(R"(def gather(self, mine: object, all: object = None, timeout: float | None = None) -> None)"),
+           nb::arg("mine"), nb::arg("all") = none, nb::arg("timeout") = none)
+      .def(
+          "decision",
+          [](const collective& c, std::uint64_t bytes) {
+            c.where->check();
+            return c.op.decision(bytes);
+          },
+          nb::arg("bytes"))
+      .def_prop_ro("leads",
+                   [](const collective& c) {
+                     c.where->check();
+                     return c.op.leads();
+                   })
+      .def_prop_ro("size",
+                   [](const collective& c) {
+                     c.where->check();
+                     return c.op.size();
+                   })
+      .def_prop_ro("idle", [](const collective& c) {
+        c.where->check();
+        return c.op.idle();
+      });
+}
+
+}  // namespace parley::python

@@ -1,0 +1,323 @@
+#include "ranks.hpp"
+
+#include <nanobind/stl/tuple.h>
+#include <parley/program.hpp>
+#include <parley/runtime/finally.hpp>
+
+#include <utility>
+
+namespace parley::python {
+
+using runtime::errc;
+using runtime::error;
+using runtime::task;
+
+namespace {
+
+/// A job of its own process. Its members end in the reverse order: the job first.
+struct real_home final : rank_home {
+  explicit real_home(std::unique_ptr<ops::job> j) : rank_home(j->loop(), j->self()), job(std::move(j)) {}
+  ~real_home() override {
+    // What is still under way ends with the job: its receives, for instance, that nobody has sent to.
+    while (!abandoned.empty()) std::exchange(abandoned, {}).clear();
+    const nb::gil_scoped_release free;
+    job.reset();
+  }
+  bool poll() override { return job->loop().poll() == runtime::reactor::readiness::armed; }
+  int descriptor() const override { return job->loop().native_handle(); }
+  std::unique_ptr<ops::job> job;
+};
+
+struct virtual_home final : rank_home {
+  explicit virtual_home(ops::rank& r) : rank_home(r.where(), r) { is_virtual = true; }
+  // The calls of a rank that has died have no executor any more, so they cannot be ended.
+  ~virtual_home() override {
+    for (auto& each : abandoned) static_cast<void>(each.release());
+  }
+  bool poll() override {
+    runtime::raise({errc::bad_argument, "a virtual rank has no loop of its own; await its calls"});
+  }
+  int descriptor() const override { return -1; }
+};
+
+/// An exchange of bytes among all ranks that the program has already: `all_gather(bytes) -> list of bytes`.
+transports::bootstrap bootstrap_of(std::uint32_t rank, std::uint32_t world_size, nb::callable all_gather) {
+  transports::bootstrap made{.rank = rank, .world_size = world_size};
+  made.all_gather = [all_gather](std::span<const std::byte> mine) {
+    const nb::gil_scoped_acquire held;
+    const nb::object all = all_gather(nb::bytes(mine.data(), mine.size()));
+    std::vector<transports::bootstrap::bytes> entries;
+    for (nb::handle each : all) {
+      const nb::bytes one = nb::cast<nb::bytes>(each);
+      const auto* const at = reinterpret_cast<const std::byte*>(one.c_str());
+      entries.emplace_back(at, at + one.size());
+    }
+    return entries;
+  };
+  return made;
+}
+
+using exchange_of_all = std::optional<std::tuple<std::uint32_t, std::uint32_t, nb::callable>>;
+
+rank_ptr join(seconds timeout, bool strict, const std::string& kind, const exchange_of_all& through) {
+  ops::job_options o;
+  o.join_timeout = span_of(timeout, o.join_timeout);
+  if (strict) o.undelivered = ops::undelivered_messages::fail;
+  o.kind = kind;
+  if (through) o.bootstrap = bootstrap_of(std::get<0>(*through), std::get<1>(*through), std::get<2>(*through));
+  std::unique_ptr<ops::job> made;
+  {
+    const nb::gil_scoped_release free;
+    made = std::make_unique<ops::job>(o);
+  }
+  return std::make_shared<real_home>(std::move(made));
+}
+
+ops::job& job_of(rank_home& r) {
+  r.check();
+  auto* const real = dynamic_cast<real_home*>(&r);
+  if (real == nullptr) runtime::raise({errc::bad_argument, "a virtual rank leaves when its function returns"});
+  return *real->job;
+}
+
+std::string leave(rank_home& r) {
+  ops::job& job = job_of(r);
+  ops::parting how{};
+  {
+    const nb::gil_scoped_release free;
+    how = job.leave();
+  }
+  r.has_left = true;
+  switch (how) {
+    case ops::parting::in_peace: return "in_peace";
+    case ops::parting::refused: return "refused";
+    case ops::parting::undelivered: return "undelivered";
+  }
+  return "";
+}
+
+void leave_after(rank_home& r, const std::string& text) {
+  ops::job& job = job_of(r);
+  {
+    const nb::gil_scoped_release free;
+    job.leave_after(error::in_words(errc::exception, {.rank = r.self->id()}, text));
+  }
+  r.has_left = true;
+}
+
+task<> pause(std::chrono::nanoseconds span) {
+  const auto woken = co_await runtime::sleep_for(span);
+  if (!woken) runtime::raise(woken.reason());
+}
+
+// ---- virtual ranks
+
+std::vector<std::weak_ptr<rank_home>> virtual_ranks;  // of the simulation that runs
+nb::object* program = nullptr;  // of the simulation that runs: `status_of_virtual` takes a plain function
+std::exception_ptr first_thrown;
+
+/// Ends what the program has left under way, and waits for that.
+task<> end_all(rank_ptr where) {
+  for (;;) {
+    {
+      const nb::gil_scoped_acquire held;
+      where->tidy();
+      bool any = !where->abandoned.empty();
+      for (const auto& each : where->abandoned) each->cancel();
+      for (call* const each : where->calls) {
+        each->cancel();
+        any = any || !each->done();
+      }
+      if (!any) {
+        for (call* const each : where->calls) each->forget();
+        co_return;
+      }
+    }
+    static_cast<void>(co_await runtime::sleep_for(std::chrono::microseconds(1)));
+  }
+}
+
+task<> run_virtual_rank(ops::rank& self) {
+  auto s = std::make_shared<script>();
+  rank_ptr where;
+  {
+    const nb::gil_scoped_acquire held;
+    try {
+      where = std::make_shared<virtual_home>(self);
+      virtual_ranks.push_back(where);
+      s->coroutine = (*program)(where);
+    } catch (nb::python_error& e) {
+      if (!first_thrown) first_thrown = std::current_exception();
+      runtime::raise(error_of(e));
+    }
+  }
+  std::exception_ptr thrown;
+  try {
+    co_await drive(s);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  {
+    const nb::gil_scoped_acquire held;
+    s->coroutine.reset();
+    s->waits_for.reset();
+  }
+  co_await end_all(where);
+  where->has_left = true;
+  if (!thrown) co_return;
+  if (s->thrown && !first_thrown) first_thrown = s->thrown;
+  std::rethrow_exception(thrown);
+}
+
+int simulate(nb::object main, std::uint32_t ranks, std::uint64_t seed, const std::string& faults, bool strict) {
+  if (program != nullptr) runtime::raise({errc::bad_argument, "one simulation runs already"});
+  simulation::world_options o;
+  o.ranks = ranks;
+  o.seed = seed;
+  simulation::program_options p;
+  if (strict) p.undelivered = ops::undelivered_messages::fail;
+  if (faults == "weather") {
+    p.what = simulation::befalls::weather;
+  } else if (faults != "none") {
+    runtime::raise({errc::bad_argument, "faults is one of none and weather"});
+  }
+  program = &main;
+  const runtime::finally over([] {
+    program = nullptr;
+    for (const auto& each : std::exchange(virtual_ranks, {}))
+      if (const rank_ptr kept = each.lock()) kept->has_left = true;
+  });
+  first_thrown = nullptr;
+  int status = 0;
+  {
+    const nb::gil_scoped_release free;
+    status = simulation::status_of_virtual(o, &run_virtual_rank, p);
+  }
+  if (const auto thrown = std::exchange(first_thrown, nullptr)) std::rethrow_exception(thrown);
+  return status;
+}
+
+}  // namespace
+
+script::~script() {
+  const nb::gil_scoped_acquire held;
+  waits_for.reset();
+  coroutine.reset();
+  thrown = nullptr;
+}
+
+namespace {
+
+/// One step of the coroutine; nothing: it has returned. `ended_with`: the wait before has ended with an error.
+nb::object step(script& s, const std::optional<error>& ended_with) {
+  const bool before = std::exchange(is_driven(), true);
+  const runtime::finally over([before] { is_driven() = before; });
+  s.waits_for.reset();
+  if (!ended_with) {
+    PyObject* yielded = nullptr;
+    const PySendResult how = PyIter_Send(s.coroutine.ptr(), Py_None, &yielded);
+    if (how == PYGEN_ERROR) throw nb::python_error();
+    nb::object made = nb::steal(yielded);
+    return how == PYGEN_RETURN ? nb::object() : made;
+  }
+  try {
+    return s.coroutine.attr("throw")(exception_of(*ended_with));
+  } catch (nb::python_error& e) {
+    if (!e.matches(PyExc_StopIteration)) throw;
+    return {};
+  }
+}
+
+}  // namespace
+
+task<> drive(std::shared_ptr<script> s) {
+  std::optional<error> ended_with;
+  for (;;) {
+    call* waits = nullptr;
+    {
+      const nb::gil_scoped_acquire held;
+      try {
+        s->waits_for = step(*s, ended_with);
+        if (!s->waits_for.is_valid()) co_return;
+        if (!nb::try_cast(s->waits_for, waits) || waits == nullptr)
+          runtime::raise({errc::bad_argument,
+                          "a coroutine that parley runs may await calls of parley only; for others run it in asyncio"});
+      } catch (nb::python_error& e) {
+        s->thrown = std::current_exception();
+        runtime::raise(error_of(e));
+      }
+    }
+    ended_with.reset();
+    try {
+      co_await waits->ended();
+    } catch (const runtime::failure& f) {  // this coroutine was cancelled
+      ended_with = f.reason();
+    }
+    if (ended_with) waits->cancel();
+  }
+}
+
+namespace {
+/// The exception of the program comes out, and not the error that stands for it.
+struct script_result {
+  std::shared_ptr<script> of;
+  nb::object operator()() const { return nb::none(); }
+  void failed() const {
+    if (of->thrown) std::rethrow_exception(of->thrown);
+  }
+};
+}  // namespace
+
+void add_ranks(nb::module_& m) {
+  nb::class_<rank_home, home>(m, "Rank", "This process's place in a job. Make it with `parley.join` or `parley.run`.")
+      .def_prop_ro("id", [](const rank_home& r) { return r.id; })
+      .def_prop_ro("world_size", [](const rank_home& r) { return r.world_size; })
+      .def_prop_ro("warnings",
+                   [](const rank_home& r) {
+                     r.check();
+                     return r.self->warnings();
+                   })
+      .def(
+          "kind_of",
+          [](const rank_home& r, std::uint32_t of) {
+            r.check();
+            return r.self->kind_of(of);
+          },
+          nb::arg("rank"), "The hardware that a rank computes on, equal for ranks that are alike.")
+      .def(
+          "now_ns",
+          [](const rank_home& r) {
+            r.check();
+            return r.loop.precise_now();
+          },
+          "The time of this rank's clock, also in a simulation.")
+      .def(
+          "sleep",
+          [](const rank_ptr& r, double s) {
+            return begin(r, pause(s > 0 ? span_of(s, {}) : std::chrono::nanoseconds()));
+          },
+          nb::arg("seconds"), "`await rank.sleep(0.1)`, also in a simulation; or `.wait()`.")
+      .def(
+          "start",
+          [](const rank_ptr& r, nb::object coroutine) {
+            auto s = std::make_shared<script>();
+            s->coroutine = std::move(coroutine);
+            return begin(r, drive(s), script_result{s});
+          },
+          nb::arg("coroutine"), "Runs a coroutine that awaits calls of this rank only, without asyncio.")
+      .def(
+          "write_results", [](rank_home& r) { job_of(r).write_results(); }, "Adds decisions to the results files now.")
+      .def("leave", &leave, "Leaves the job: `in_peace`, `refused` or `undelivered`. `parley.run` and `with` do it.")
+      .def("leave_after", &leave_after, nb::arg("why"),
+           "Leaves the job because of an error, and tells the other ranks.");
+  m.def(
+      "join", &join, nb::arg("timeout") = nb::none(), nb::arg("strict") = false, nb::arg("kind") = "",
+      nb::arg("through") = nb::none(),
+      nb::sig(
+          R"(def join(timeout: float | None = None, strict: bool = False, kind: str = "", through: tuple[int, int, collections.abc.Callable[[bytes], collections.abc.Sequence[bytes]]] | None = None) -> Rank)"),
+      "Joins the job that the environment describes; alone, a world of one rank.");
+  m.def("simulate", &simulate, nb::arg("main"), nb::arg("ranks") = 2, nb::arg("seed") = 1, nb::arg("faults") = "none",
+        nb::arg("strict") = false);
+}
+
+}  // namespace parley::python
