@@ -60,14 +60,15 @@ bool call::test() {
   return advance();
 }
 
-namespace {
-task<> pause(std::chrono::nanoseconds span) { static_cast<void>(co_await runtime::sleep_for(span)); }
-}  // namespace
+task<> pause(std::chrono::nanoseconds span) {
+  const auto woken = co_await runtime::sleep_for(span);
+  if (!woken) runtime::raise(woken.reason());
+}
 
 nb::object call::wait() {
   where_->check();
-  constexpr int most_looks =
-      64;  // a short message ends within so many turns; a longer wait sleeps, with a timer beside it
+  // A short message ends within so many turns. A longer wait sleeps, and a timer wakes it to look for signals.
+  constexpr int most_looks = 64;
   constexpr std::chrono::milliseconds between_signals(20);
   for (bool is_long = false; !done(); is_long = true) {
     {

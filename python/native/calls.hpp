@@ -44,6 +44,9 @@ runtime::error error_of(const nb::python_error& e);
 using seconds = std::optional<double>;
 std::chrono::nanoseconds span_of(seconds s, std::chrono::nanoseconds otherwise);
 
+/// Sleeps; throws if it is cancelled.
+runtime::task<> pause(std::chrono::nanoseconds span);
+
 class call;
 
 /// Keeps a Python object, and its memory in place. Made and destroyed with the GIL.

@@ -42,10 +42,16 @@ struct virtual_home final : rank_home {
 
 /// An exchange of bytes among all ranks that the program has already: `all_gather(bytes) -> list of bytes`.
 transports::bootstrap bootstrap_of(std::uint32_t rank, std::uint32_t world_size, nb::callable all_gather) {
+  // The job copies and destroys this function without the GIL.
+  const std::shared_ptr<const nb::callable> function(new nb::callable(std::move(all_gather)),
+                                                     [](const nb::callable* f) {
+                                                       const nb::gil_scoped_acquire held;
+                                                       delete f;
+                                                     });
   transports::bootstrap made{.rank = rank, .world_size = world_size};
-  made.all_gather = [all_gather](std::span<const std::byte> mine) {
+  made.all_gather = [function](std::span<const std::byte> mine) {
     const nb::gil_scoped_acquire held;
-    const nb::object all = all_gather(nb::bytes(mine.data(), mine.size()));
+    const nb::object all = (*function)(nb::bytes(mine.data(), mine.size()));
     std::vector<transports::bootstrap::bytes> entries;
     for (nb::handle each : all) {
       const nb::bytes one = nb::cast<nb::bytes>(each);
@@ -103,11 +109,6 @@ void leave_after(rank_home& r, const std::string& text) {
     job.leave_after(error::in_words(errc::exception, {.rank = r.self->id()}, text));
   }
   r.has_left = true;
-}
-
-task<> pause(std::chrono::nanoseconds span) {
-  const auto woken = co_await runtime::sleep_for(span);
-  if (!woken) runtime::raise(woken.reason());
 }
 
 // ---- virtual ranks

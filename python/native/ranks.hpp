@@ -12,7 +12,7 @@ namespace parley::python {
 /// Outlives the ops and calls that hold it.
 struct rank_home : home {
   rank_home(runtime::executor& ex, ops::rank& r) : home(ex), self(&r), id(r.id()), world_size(r.world_size()) {}
-  ops::rank* self;  // null pointers and dangling ones are kept away by `check`
+  ops::rank* self;  // gone once the rank has left: call `check` before a use
   std::uint32_t id, world_size;
 };
 using rank_ptr = std::shared_ptr<rank_home>;

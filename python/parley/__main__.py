@@ -11,16 +11,15 @@ def command_line(words: list[str]) -> list[str]:
     """The words for the command: a program that ends in .py is run by this interpreter."""
     if words[:1] != ["run"]:
         return words
-    made: list[str] = []
     takes_value = {"-n", "--ranks", "--restarts", "--hosts", "--host", "--rendezvous", "--hostfile", "--ssh", "--time-limit", "--output"}
     at = 1
     while at < len(words) and words[at] != "--" and words[at].startswith("-"):
         at += 2 if words[at] in takes_value else 1
-    made = words[:at]
+    options = words[:at]
     rest = words[at + 1:] if words[at:at + 1] == ["--"] else words[at:]
     if rest and rest[0].endswith(".py"):
         rest = [sys.executable, *rest]
-    return [*made, "--", *rest]
+    return [*options, "--", *rest]
 
 
 def main() -> None:

@@ -19,14 +19,14 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, SupportsFloat
 
 from . import _native
 from .errors import BadArgument, Failure
 
 _largest = 1 << 20  # of a report, in bytes
-_reports = 0  # the tag of all reports; answers have the number of their question
+_reports = 0  # the tag of all reports; an answer has the number of its question, and a report without a question has this one
 
 
 class _Question:
@@ -74,7 +74,8 @@ class Agreement:
         self._gone: set[int] = set()
         self._works: list[_native.Work] = []
         if rank.id == self._leader:
-            self._works += [rank.start(self._serve(r)) for r in self._members]
+            for r in self._members:
+                self._run_beside(self._serve(r))
 
     # ---- for the program
 
@@ -93,8 +94,7 @@ class Agreement:
 
     def skip(self, key: str) -> None:
         """Says that this rank will not choose for this key for now, so that nobody waits for it. Does not wait itself."""
-        self._works = [w for w in self._works if not w.done()]
-        self._works.append(self._rank.start(self._tell(key)))
+        self._run_beside(self._say(key, {}, _reports))
 
     def why(self, key: str) -> str:
         """Why the answer is what it is; empty if this rank does not know one."""
@@ -111,6 +111,10 @@ class Agreement:
             except Failure:
                 pass  # that it was cancelled
         self._works = []
+
+    def _run_beside(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._works = [w for w in self._works if not w.done()]
+        self._works.append(self._rank.start(coroutine))
 
     # ---- this rank asks
 
@@ -135,9 +139,6 @@ class Agreement:
         # The leader itself may wait for others so long.
         await self._pairs.start([self._pairs.irecv(answer, source=self._leader, tag=tag, timeout=2 * self._patience)])
         self._known[key] = json.loads(answer.rstrip(b"\0"))
-
-    async def _tell(self, key: str) -> None:
-        await self._say(key, {}, 0)
 
     async def _say(self, key: str, what: dict[str, Any], tag: int) -> None:
         report = json.dumps({"key": key, "tag": tag, **what}).encode()
@@ -177,8 +178,7 @@ class Agreement:
             await self._reply(question)
             return
         if is_new:
-            self._works = [w for w in self._works if not w.done()]
-            self._works.append(self._rank.start(self._expire(question)))
+            self._run_beside(self._expire(question))
         await self._answer_if_all(question)
 
     async def _expire(self, question: _Question) -> None:
