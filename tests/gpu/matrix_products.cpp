@@ -1,14 +1,18 @@
 // Products by real cuBLAS and cuBLASLt: those that tests/ops/kernels/cuda_gemm.cpp makes with a fake, in all types.
 #include <parley/tests/gpu/must.hpp>
 #include <parley/tests/support/matrix_problem.hpp>
+#include <parley/tests/support/world.hpp>
 
+#include <parley/contextual.hpp>
 #include <parley/cuda_gemm.hpp>
 #include <parley/cuda_kernels.hpp>
+#include <parley/runtime/coroutines/run.hpp>
 #include <parley/runtime/time/reactor.hpp>
 
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -145,18 +149,33 @@ TEST_CASE("products of 8 bits are multiplied by the scales of A and B") {
   gpu_with_blas on;
   tunable_context context(on.ex, nullptr, enabled());
   cuda_gemm<f8_e4m3, bf16> multiply(context, on.driver, on.blas);
-  matrix_problem<f8_e4m3, bf16> p(gemm_call<f8_e4m3, bf16>{.m = 32, .n = 16, .k = 16, .trans_a = true});
-  const device_numbers<f8_e4m3> a(on.driver, p.a), b(on.driver, p.b);
-  const device_numbers<bf16> c(on.driver, p.c);
-  const device_numbers<float> two(on.driver, {2.0F}), quarter(on.driver, {0.25F});
-  gemm_call<f8_e4m3, bf16> call = p.call;
-  call.a = a.numbers(), call.b = b.numbers(), call.c = c.numbers();
-  call.scale_a = two.numbers().data(), call.scale_b = quarter.numbers().data();
-  multiply(call, on.stream);
-  must(cudaStreamSynchronize(on.stream), "cudaStreamSynchronize");
-  std::vector<bf16> expected = p.expected();
-  for (bf16& each : expected) each = each * 0.5F;
-  check_equal(c.fetched(), expected, "scaled");
+  constexpr std::size_t m = 32, n = 16;
+  for (const matrix_order order : {matrix_order::column_major, matrix_order::row_major})
+    for (const bool by_row : {false, true}) {
+      const bool by_rows = order == matrix_order::row_major;
+      matrix_problem<f8_e4m3, bf16> p(
+          gemm_call<f8_e4m3, bf16>{.m = m, .n = n, .k = 16, .trans_a = !by_rows, .trans_b = by_rows, .order = order});
+      std::vector<float> of_a, of_b;
+      for (std::size_t i = 0; i < m; ++i) of_a.push_back(by_row && i % 3 == 1 ? 4.0F : 2.0F);
+      for (std::size_t j = 0; j < n; ++j) of_b.push_back(by_row && j % 5 == 2 ? 0.5F : 0.25F);
+      const device_numbers<f8_e4m3> a(on.driver, p.a), b(on.driver, p.b);
+      const device_numbers<bf16> c(on.driver, p.c);
+      const device_numbers<float> scale_a(on.driver, of_a), scale_b(on.driver, of_b);
+      gemm_call<f8_e4m3, bf16> call = p.call;
+      call.a = a.numbers(), call.b = b.numbers(), call.c = c.numbers();
+      call.scale_a = scale_a.numbers().data(), call.scale_b = scale_b.numbers().data(), call.scales_by_row = by_row;
+      std::vector<bf16> expected = p.expected();
+      for (std::size_t i = 0; i < m; ++i)
+        for (std::size_t j = 0; j < n; ++j) {
+          bf16& each = expected[by_rows ? i * n + j : j * m + i];
+          each = each * of_a[i] * of_b[j];
+        }
+      for (const char* const when : {"tuned", "decided"}) {
+        multiply(call, on.stream);
+        must(cudaStreamSynchronize(on.stream), "cudaStreamSynchronize");
+        check_equal(c.fetched(), expected, std::string("scaled, ") + when + ", by " + multiply.runs(call));
+      }
+    }
 }
 
 TEST_CASE("a captured product is right when it is replayed, and is tuned only outside of captures") {
@@ -217,6 +236,55 @@ TEST_CASE("kernels on a GPU are timed on the GPU, and one whose numbers are wron
   CHECK(e.time_ms > 0.01);
   CHECK(e.time_ms < 10);
   CHECK(into.fetched() == std::vector<float>(count, 3));
+}
+
+TEST_CASE("in a contextual, kernels are timed on the GPU, beside work in another stream, and keep their default while "
+          "captured") {
+  gpu_with_blas on;
+  world one(1);
+  cuda_kernels gpu(one.clock, on.driver, 0, on.stream);
+  constexpr std::size_t count = 1U << 24U;
+  const device_numbers<float> from(on.driver, std::vector<float>(count, 3)), into(on.driver, std::vector<float>(count)),
+      other(on.driver, std::vector<float>(count));
+  cudaStream_t beside = nullptr;
+  must(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  std::vector<unsigned> ran;
+  const auto copy_by = [&](unsigned blocks) {
+    return [&on, &from, &into, &ran, blocks] {
+      ran.push_back(blocks);
+      const errc e = on.driver.copy_by_kernel(into.numbers().data(), from.numbers().data(), into.numbers().size_bytes(),
+                                              blocks, on.stream);
+      CHECK_MESSAGE(e == errc::none, on.driver.fault());
+      return e;
+    };
+  };
+  tunable_op<void()> copies(one[0].kernels(),
+                            {.name = "copies",
+                             .implementations = {{"one", copy_by(1)}, {"many", copy_by(128)}, {"few", copy_by(4)}},
+                             .device = &gpu});
+  contextual layer(one[0], {.name = "layer", .iterations = 3, .log_folder = "", .timeout = std::chrono::hours(1)});
+  const auto step = [&] {
+    must(cudaMemsetAsync(other.numbers().data(), 1, other.numbers().size_bytes(), beside), "cudaMemsetAsync");
+    copies();
+  };
+  const auto call = [&] { run(one.clock, layer.run(step)); };
+  must(cudaStreamBeginCapture(on.stream, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+  call();
+  cudaGraph_t graph = nullptr;
+  must(cudaStreamEndCapture(on.stream, &graph), "cudaStreamEndCapture");
+  cudaGraphDestroy(graph);
+  CHECK(ran == std::vector<unsigned>{1});
+  CHECK(layer.best("copies", "all").empty());
+  call();
+  CHECK(layer.best("copies", "all") == "many");
+  CHECK(ran.size() == 1 + 3 * 3 + 1);
+  const decision d = layer.decision("copies", "all");
+  CHECK(d.time_ns > 10'000);
+  CHECK(d.time_ns < 10'000'000);
+  must(cudaStreamSynchronize(on.stream), "cudaStreamSynchronize");
+  CHECK(into.fetched() == std::vector<float>(count, 3));
+  must(cudaStreamSynchronize(beside), "cudaStreamSynchronize");
+  cudaStreamDestroy(beside);
 }
 
 TEST_CASE("tf32 rounds the factors, and float does not") {

@@ -328,6 +328,8 @@ class runtime_driver final : public cuda_driver {
       device = own->second;
       return errc::none;
     }
+    // To ask a stream that is being captured ends the capture. Who captures has made the stream's device current.
+    if (is_capturing(s)) return note(cudaGetDevice(&device), "cudaGetDevice");
     return note(cudaStreamGetDevice(s, &device), "cudaStreamGetDevice");
   }
   error refused(cudaError_t e, const char* where) {
