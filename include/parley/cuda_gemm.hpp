@@ -14,7 +14,7 @@
 /// |---|---|---|
 /// | `float`, `double`, `f16`, `bf16` | the same | sums of `float`, or of `double` |
 /// | `float`, with the option `tf32` | `float` | factors rounded to 19 bits |
-/// | `f8_e4m3` | `bf16`, `f16`; without a bias also `float` | sums of `float`, times `scale_a` and `scale_b`; A is transposed, B is not |
+/// | `f8_e4m3` | `bf16`, `f16`; without a bias also `float` | sums of `float`, times the scales; A is transposed, B is not |
 ///
 /// Names of implementations: `cublas`, the default; `cublaslt`, the heuristic's choice, which is the default for `f8_e4m3` and with a bias,
 /// because cuBLAS has neither; `cublaslt(algo=66 cluster=5 stages=35 tile=24)`, in cuBLASLt's numbers. Families: `cublas`, `cublaslt`. The

@@ -44,6 +44,8 @@ struct gemm_call {
   /// Of numbers of 8 bits, which only `cuda_gemm` takes: op(A) and op(B) are multiplied by these, in device memory. Null: 1.
   const float* scale_a = nullptr;
   const float* scale_b = nullptr;
+  /// `scale_a` has a number for each row of op(A), and `scale_b` one for each column of op(B), for all products of a batch. Needs both.
+  bool scales_by_row = false;
 };
 
 /// How many elements the matrices of a call must have.

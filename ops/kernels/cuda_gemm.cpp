@@ -88,7 +88,7 @@ struct cuda_gemm<T, Out>::state {
     p.m = c.m, p.n = c.n, p.k = c.k;
     p.lda = c.lda, p.ldb = c.ldb, p.ldc = c.ldc;
     p.batch = c.batch, p.stride_a = c.stride_a, p.stride_b = c.stride_b, p.stride_c = c.stride_c;
-    p.has_bias = !c.bias.empty();
+    p.has_bias = !c.bias.empty(), p.scales_by_row = c.scales_by_row;
     p.device = options.device;
     return p;
   }
@@ -159,6 +159,8 @@ struct cuda_gemm<T, Out>::state {
       return name + (options.tf32 && std::is_same_v<T, float> ? "tf32" : type<T>::name) + layout;
     }
   }
+  /// Whether a scaled product has a bias, and has scales by row: one number, because a key has room for one more.
+  static unsigned of_scaled(const call_type& c) { return (c.bias.empty() ? 0U : 1U) + (c.scales_by_row ? 2U : 0U); }
   std::unique_ptr<kernel_type> make(const call_type& c) {
     typename kernel_type::options o;
     o.name = name_of(c);
@@ -166,7 +168,7 @@ struct cuda_gemm<T, Out>::state {
       const kernel_key sizes = key_of(call);
       if constexpr (is_scaled) {
         const auto* const n = sizes.begin();
-        return kernel_key{n[0], n[1], n[2], n[3], n[4], n[5], n[6], {"bias", call.bias.empty() ? 0U : 1U}};
+        return kernel_key{n[0], n[1], n[2], n[3], n[4], n[5], n[6], {"scaled", of_scaled(call)}};
       } else {
         return sizes;
       }
@@ -184,8 +186,9 @@ struct cuda_gemm<T, Out>::state {
       std::vector<std::string> texts = texts_of(k, trans_a, trans_b);
       if constexpr (is_scaled) {
         // Its leading dimensions are always there.
-        const bool has_bias = (k.end() - 1)->number != 0;
-        return std::vector{texts.back() + "_rw_0_bias_" + (has_bias ? type<Out>::in_scaled : "None")};
+        const std::uint64_t scaled = (k.end() - 1)->number;
+        return std::vector{texts.back() + (scaled >= 2 ? "_rw_1" : "_rw_0") + "_bias_" +
+                           (scaled % 2 != 0 ? type<Out>::in_scaled : "None")};
       } else {
         return texts;
       }

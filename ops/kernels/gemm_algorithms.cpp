@@ -45,7 +45,7 @@ class collection {
   bool add(gemm_algorithm g) {
     if (is_full()) return false;
     const auto [at, is_new] = asked_.emplace(g, false);
-    if (is_new && library_.takes(p_, g, workspace_bytes_)) {
+    if (is_new && can_split(g) && library_.takes(p_, g, workspace_bytes_)) {
       at->second = true;
       all_.push_back(g);
     }
@@ -55,6 +55,10 @@ class collection {
   const std::vector<gemm_algorithm>& so_far() const noexcept { return all_; }
 
  private:
+  /// cuBLASLt 13.1 takes sums that are split into more parts than they have terms; on an H200 some of these kernels then fault the GPU.
+  bool can_split(const gemm_algorithm& g) const noexcept {
+    return g.split_k <= 1 || static_cast<std::size_t>(g.split_k) <= p_.k;
+  }
   transports::cublas_library& library_;
   const transports::matrix_product& p_;
   std::size_t workspace_bytes_;

@@ -58,7 +58,8 @@ template <class T, class Out>
 bool is_of_same_sizes(const gemm_call<T, Out>& a, const gemm_call<T, Out>& b) {
   return a.m == b.m && a.n == b.n && a.k == b.k && a.trans_a == b.trans_a && a.trans_b == b.trans_b && a.lda == b.lda &&
          a.ldb == b.ldb && a.ldc == b.ldc && a.batch == b.batch && a.stride_a == b.stride_a &&
-         a.stride_b == b.stride_b && a.stride_c == b.stride_c && a.order == b.order && a.bias.empty() == b.bias.empty();
+         a.stride_b == b.stride_b && a.stride_c == b.stride_c && a.order == b.order &&
+         a.bias.empty() == b.bias.empty() && a.scales_by_row == b.scales_by_row;
 }
 
 // ---- checks
@@ -111,6 +112,8 @@ void check(const gemm_call<T, Out>& c, const gemm_memory& needs, matrix_order gi
   check_has(swapped ? "A" : "B", c.b.size(), needs.b);
   check_has("C", c.c.size(), needs.c);
   if (sizeof(T) != 1 && (c.scale_a != nullptr || c.scale_b != nullptr)) refuse("only numbers of 8 bits have scales");
+  if (c.scales_by_row && (c.scale_a == nullptr || c.scale_b == nullptr))
+    refuse("scales by row need both `scale_a` and `scale_b`");
   if (c.batch > 1 && overlaps_itself(c)) refuse("the C of one batch overlaps the next one");
   if (!c.bias.empty() && c.bias.size() != c.m)
     refuse("the bias has " + text_of(c.bias.size()) + " elements, but it must have " + text_of(c.m));

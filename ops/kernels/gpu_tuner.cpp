@@ -63,6 +63,8 @@ class gpu_tuner final : public product_tuner {
     const gemm_memory needs = multiply.needs(call);
     const cuda_memory a = numbers<T>(needs.a, 1), b = numbers<T>(needs.b, 2);
     const cuda_memory bias = numbers<Out>(g.has_bias ? g.m : 0, 3);
+    const cuda_memory scales = numbers<float>(g.scales_by_row ? g.m + g.n : 0, 4);
+    if (g.scales_by_row) call.scale_a = in<const float>(scales).data(), call.scale_b = call.scale_a + g.m;
     const cuda_memory c = cuda_memory::on_device(driver_, device_, needs.c * sizeof(Out));
     call.a = in<const T>(a), call.b = in<const T>(b), call.c = in<Out>(c), call.bias = in<const Out>(bias);
     multiply(call, stream_);

@@ -332,8 +332,7 @@ void kernel_tuning::end(const std::exception_ptr& thrown) {
     }
     return leave_out("it throws: " + why.what());
   }
-  if (timer_) timer_->end();
-  const double on_device_ns = timer_ ? timer_->took_ns() : 0;
+  const double on_device_ns = timer_ ? took_on_device_ns() : 0;
   const time_ns ended_ns = core_.context().where().precise_now();
   if (timer_) began_ns_ = ended_ns - static_cast<time_ns>(on_device_ns);
   timer_.reset();
@@ -343,6 +342,21 @@ void kernel_tuning::end(const std::exception_ptr& thrown) {
     if (!wrong.empty()) return leave_out("wrong numbers: " + wrong);
   }
   plan_.ended(began_ns_, ended_ns);
+}
+
+// After a fault, or with a kernel that never ends, CUDA lets a process do nothing more on that GPU.
+double kernel_tuning::took_on_device_ns() {
+  try {
+    timer_->end();
+    return timer_->took_ns();
+  } catch (const runtime::failure& f) {
+    const std::string& id = id_of(step_.candidate);
+    std::string what = "kernel " + core_.name() + ", " + entry_.parameters + ": the GPU failed while " + id +
+                       " ran: " + std::string(f.reason().text());
+    if (step_.candidate != 0)
+      what += "; start again with a rule that leaves it out: " + core_.name() + "," + entry_.parameters + ",^" + id;
+    runtime::raise({f.reason().code(), what});
+  }
 }
 
 void kernel_tuning::restore_outputs() {

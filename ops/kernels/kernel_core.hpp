@@ -179,6 +179,7 @@ class kernel_tuning {
   static std::vector<std::uint32_t> candidates_of(const kernel_core& core, const kernel_entry& e, extent tries);
   ops::decision decision_of(const tuning::decision& best) const;
   bool is_worth_a_line(std::size_t place) const;
+  double took_on_device_ns();
   const std::string& id_of(std::size_t place) const { return core_.ids()[candidates_[place]]; }
 
   const kernel_core& core_;

@@ -58,8 +58,9 @@ bool parse_gemm_key(std::string_view key, listed_gemm& g) {
   if (take(key, "_ld") && !(take_number(key, g.lda) && take_number(key, g.ldb) && take_number(key, g.ldc)))
     return false;
   if (g.is_scaled) {
-    // Scales for each row are not there. A bias has the type of the result.
-    if (!take(key, "_rw_0_bias_")) return false;
+    g.scales_by_row = take(key, "_rw_1_bias_");
+    if (!g.scales_by_row && !take(key, "_rw_0_bias_")) return false;
+    // A bias has the type of the result.
     g.has_bias = key != "None";
     if (g.has_bias && !g.type.ends_with("_" + std::string(key))) return false;
     key = {};

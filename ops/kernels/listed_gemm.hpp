@@ -16,7 +16,7 @@ namespace parley::ops {
 /// In column-major order.
 struct listed_gemm {
   std::string_view type;  ///< of a scaled product, all three: `Float8_e4m3fn_Float8_e4m3fn_BFloat16`
-  bool has_bias = false, is_batched = false, is_scaled = false;
+  bool has_bias = false, is_batched = false, is_scaled = false, scales_by_row = false;
   bool trans_a = false, trans_b = false;
   std::size_t m = 0, n = 0, k = 0, batch = 1, lda = 0, ldb = 0, ldc = 0;
 
@@ -24,6 +24,7 @@ struct listed_gemm {
   template <class T, class Out>
   gemm_call<T, Out> call() const {
     gemm_call<T, Out> c{.m = m, .n = n, .k = k, .trans_a = trans_a, .trans_b = trans_b};
+    c.scales_by_row = scales_by_row;
     c.lda = lda, c.ldb = ldb, c.ldc = ldc, c.batch = batch;
     return c;
   }

@@ -32,6 +32,7 @@ struct matrix_product {
   std::size_t lda = 0, ldb = 0, ldc = 0;
   std::size_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
   bool has_bias = false;
+  bool scales_by_row = false;    ///< of `f8_e4m3`: a scale for each row of op(A) and each column of op(B)
   std::uint32_t alignment = 16;  ///< of all matrices, and of the steps between those of a batch, in bytes
   int device = 0;
   friend bool operator==(const matrix_product&, const matrix_product&) = default;

@@ -204,6 +204,36 @@ TEST_CASE("an algorithm that cuBLASLt refuses to run, and one whose numbers are 
   }
 }
 
+TEST_CASE("an algorithm that breaks the GPU is named with the rule that leaves it out, and with that rule the others "
+          "are tuned") {
+  const auto breaks = [](const gemm_algorithm& g) { return g.tile == 4; };
+  matrix_problem<float> p(gemm_call<float>{.m = 4, .n = 4, .k = 4});
+  std::string rule;
+  {
+    bench on;
+    on.blas.faults = breaks;
+    cuda_gemm<float> multiply(on.context, on.gpu, on.blas);
+    on_gpu there(on, p);
+    try {
+      multiply(there.call, on.stream);
+    } catch (const failure& f) {
+      CHECK(f.reason().code() == errc::device_failed);
+      const std::string text(f.reason().text());
+      rule = text.substr(std::min(text.size(), text.find("GemmTunableOp_float_NN,nn_4_4_4,^")));
+    }
+  }
+  REQUIRE(rule.find("tile=4") != std::string::npos);
+  tunable_context::options o = enabled();
+  o.rules = tuning::rule_file::parse(rule + "\n", "rules").value();
+  bench on(o);
+  on.blas.faults = [&](const gemm_algorithm& g) { return "^" + id_of(g) == rule.substr(rule.find('^')); };
+  cuda_gemm<float> multiply(on.context, on.gpu, on.blas);
+  on_gpu there(on, p);
+  multiply(there.call, on.stream);
+  CHECK(multiply.decision(there.call).decided);
+  there.check("beside an algorithm that a rule leaves out");
+}
+
 TEST_CASE("a family that is switched off is not tried") {
   bench on;
   on.context.enable_family("cublaslt", false);
@@ -324,6 +354,10 @@ TEST_CASE("products of 8 bits have the names and keys of TunableOp") {
   std::vector<bf16> bias(64);
   call.bias = bias;
   CHECK(multiply.decision(call).parameters == "tn_64_16_32_ld_32_32_64_rw_0_bias_BFloat16");
+  call.scales_by_row = true;
+  CHECK(multiply.decision(call).parameters == "tn_64_16_32_ld_32_32_64_rw_1_bias_BFloat16");
+  call.bias = {};
+  CHECK(multiply.decision(call).parameters == "tn_64_16_32_ld_32_32_64_rw_1_bias_None");
   cuda_gemm<float> rounded(on.context, on.gpu, on.blas, {.tf32 = true});
   CHECK(rounded.decision(gemm_call<float>{.m = 2, .n = 2, .k = 2}).title == "GemmTunableOp_tf32_NN, nn_2_2_2");
 }
@@ -347,6 +381,13 @@ TEST_CASE("the list of algorithms begins with cuBLASLt's guesses, has their neig
   CHECK(ids.contains("cublaslt(algo=2 cluster=2 reduction=2 splitk=4 tile=3)"));
   CHECK(algorithms_for(on.blas, p, on.blas.guesses(p, 1, 64), 1, 1'000) == all);
   CHECK(algorithms_for(on.blas, p, on.blas.guesses(p, 1, 64), 1, 3).size() == 3);
+  for (const std::size_t k : {1, 3, 32}) {
+    const transports::matrix_product of_few_terms{.m = 4, .n = 4, .k = k};
+    int most_parts = 0;
+    for (const gemm_algorithm& g : algorithms_for(on.blas, of_few_terms, {}, 1, 1'000))
+      most_parts = std::max(most_parts, g.split_k);
+    CHECK(most_parts == static_cast<int>(k));  // a sum is not split into more parts than it has terms
+  }
   const gemm_algorithm by_itself{.id = 43, .split_k = -1};
   CHECK(id_of(by_itself) == "cublaslt(algo=43 splitk=auto)");
   CHECK(algorithm_of(id_of(by_itself)) == by_itself);

@@ -119,10 +119,11 @@ TEST_CASE("with a GPU, the listed multiplications are tuned there, in its types"
                  "ScaledGemmTunableOp_Float8_e4m3fn_Float8_e4m3fn_BFloat16_TN,tn_16_16_16_ld_16_16_16_rw_0_bias_None\n"
                  "ScaledGemmTunableOp_Float8_e4m3fn_Float8_e4m3fn_Half_TN,tn_16_16_16_ld_16_16_16_rw_0_bias_Half\n"
                  "ScaledGemmTunableOp_Float8_e4m3fn_Float8_e4m3fn_Half_TN,tn_16_16_16_ld_16_16_16_rw_1_bias_None\n"
+                 "ScaledGemmTunableOp_Float8_e4m3fn_Float8_e4m3fn_Half_TN,tn_16_16_16_ld_16_16_16_rw_2_bias_None\n"
                  "ScaledGemmTunableOp_Float8_e5m2_Float8_e4m3fn_Half_TN,tn_16_16_16_ld_16_16_16_rw_0_bias_None\n"
                  "GemmTunableOp_ComplexFloat_NN,nn_2_2_2\n",
                  "untuned.csv", {.gpu = where});
-  CHECK(all.tuned == 6);
+  CHECK(all.tuned == 7);
   REQUIRE(all.left_out.size() == 3);
   CHECK(all.left_out[0].find("its key is not like tn_4096_16_4096_ld_4096_4096_4096_rw_0_bias_None") !=
         std::string::npos);

@@ -30,6 +30,7 @@ class fake_cublas final : public transports::cublas_library {
   std::vector<algorithm> first{{.id = 1, .tile = 1, .cluster = 2}, {.id = 2, .tile = 3, .cluster = 2}};
   std::function<bool(const algorithm&)> refuses = [](const algorithm&) { return false; };
   std::function<bool(const algorithm&)> is_wrong = [](const algorithm&) { return false; };
+  std::function<bool(const algorithm&)> faults = [](const algorithm&) { return false; };  ///< its kernel breaks the GPU
   std::function<bool(const product&, const algorithm&)> refuses_sizes = [](const product&, const algorithm&) {
     return false;
   };
@@ -58,6 +59,10 @@ class fake_cublas final : public transports::cublas_library {
                          std::span<std::byte>, CUstream_st* stream) override {
     // An algorithm must have been made for this product.
     if (refuses(by) || by.state[0] != key_of(p)) return runtime::errc::device_failed;
+    if (faults(by)) {
+      gpu_.fault_now();
+      return runtime::errc::none;
+    }
     const int more = is_wrong(by) ? 1 : 0;
     return run(p, v, stream, ticks(by), std::to_string(by.id) + "/" + std::to_string(by.tile), more);
   }

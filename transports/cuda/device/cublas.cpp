@@ -120,7 +120,8 @@ class loaded_cublas final : public cublas_library {
   const std::string& version() const noexcept override { return version_; }
 
   std::vector<gemm_algorithm> guesses(const matrix_product& p, std::size_t workspace_bytes, std::size_t most) override {
-    description d(f_, p, {});
+    if (p.scales_by_row && !has_scales_by_row()) return {};
+    description d(f_, p, questions_of(p));
     cublasLtMatmulPreferenceOpaque_t wish{};
     f_.LtMatmulPreferenceInit_internal(&wish, sizeof wish);
     f_.LtMatmulPreferenceSetAttribute(&wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
@@ -162,8 +163,8 @@ class loaded_cublas final : public cublas_library {
 
   bool takes(const matrix_product& p, gemm_algorithm& g, std::size_t workspace_bytes) override {
     cublasLtMatmulAlgo_t algorithm{};
-    if (!make(p, g, algorithm)) return false;
-    if (known_ == nullptr || known_->p != p) known_ = std::make_unique<known>(p, description(f_, p, {}));
+    if ((p.scales_by_row && !has_scales_by_row()) || !make(p, g, algorithm)) return false;
+    if (known_ == nullptr || known_->p != p) known_ = std::make_unique<known>(p, description(f_, p, questions_of(p)));
     description& d = known_->d;
     cublasLtMatmulHeuristicResult_t found{};
     const auto checked = f_.LtMatmulAlgoCheck(lt(p.device), &d.operation, &d.a, &d.b, &d.c, &d.c, &algorithm, &found);
@@ -227,6 +228,12 @@ class loaded_cublas final : public cublas_library {
         set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.of_c));
         set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, v.bias);
       }
+#if CUBLAS_VERSION >= 120900
+      if (p.scales_by_row) {
+        set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+        set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+      }
+#endif
       if (v.scale_a != nullptr) set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, v.scale_a);
       if (v.scale_b != nullptr) set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, v.scale_b);
       lay_out(f, a, p.of_a_b, p.trans_a ? p.k : p.m, p.trans_a ? p.m : p.k, p.lda, p.batch, p.stride_a);
@@ -250,6 +257,16 @@ class loaded_cublas final : public cublas_library {
     matrix_product p;
     description d;
   };
+  bool has_scales_by_row() {
+    if (CUBLAS_VERSION >= 120900 && f_.LtGetVersion() >= 120900) return true;
+    fault_ = "scales by row need cuBLASLt 12.9";
+    return false;
+  }
+  /// Addresses for a question about a product. cuBLASLt does not read there, but refuses scales by row that are nowhere.
+  static matrix_values questions_of(const matrix_product& p) {
+    alignas(16) static constexpr float nowhere[4] = {};
+    return p.of_a_b == number::f8_e4m3 ? matrix_values{.scale_a = nowhere, .scale_b = nowhere} : matrix_values{};
+  }
   bool make(const matrix_product& p, const gemm_algorithm& g, cublasLtMatmulAlgo_t& algorithm) {
     const cudaDataType_t in = type_of(p.of_a_b), out = type_of(p.of_c);
     if (f_.LtMatmulAlgoInit(lt(p.device), compute_of(p), scalar_of(p), in, in, out, out, g.id, &algorithm) !=
