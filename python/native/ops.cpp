@@ -1,4 +1,5 @@
 #include "buffers.hpp"
+#include "in_place.hpp"
 #include "ranks.hpp"
 
 #include <parley/collective.hpp>
@@ -86,7 +87,7 @@ using pairs = std::vector<std::pair<rank_id, rank_id>>;
 
 transfer make_transfer(const rank_ptr& where, const std::string& name, const role_function& role, const pairs& edges,
                        const std::vector<std::string>& configs, seconds timeout, const std::string& dtype) {
-  where->check();
+  const hold held = where->check();
   ops::transfer_options o{.name = name};
   o.role = roles_of(role, where->self->world_size(), name);
   o.edges = edges;
@@ -116,8 +117,20 @@ std::unique_ptr<call> ireceive(transfer& t, nb::handle into, rank_id source, std
   return with_type(
       b.of, [&]<class T>() { return begin(t.where, receive_as<T>(t.op, elements_of<T>(b), o), &count_of, {b.owner}); });
 }
+void send(transfer& t, nb::handle data, rank_id to, std::uint32_t tag, seconds timeout) {
+  const buffer b = memory_of(data, access::reads, "data");
+  const ops::send_options o{.to = to, .tag = tag, .timeout = span_of(timeout, {})};
+  const auto made = [&] { return with_type(b.of, [&]<class T>() { return t.op.send(elements_of<T>(b), o); }); };
+  wait_in_place(t.where, made, b.owner, b.bytes.size());
+}
+std::uint64_t receive(transfer& t, nb::handle into, rank_id source, std::uint32_t tag, seconds timeout) {
+  const buffer b = memory_of(into, access::writes, "into");
+  const ops::receive_options o{.from = source, .tag = tag, .timeout = span_of(timeout, {})};
+  const auto made = [&] { return with_type(b.of, [&]<class T>() { return t.op.receive(elements_of<T>(b), o); }); };
+  return wait_in_place(t.where, made, b.owner, b.bytes.size());
+}
 ops::decision decision_of(const transfer& t, std::uint64_t bytes, std::optional<rank_id> peer) {
-  t.where->check();
+  const hold held = t.where->check();
   return peer ? t.op.decision(bytes, *peer) : t.op.decision(bytes);
 }
 
@@ -134,7 +147,7 @@ struct p2p_operation {
 
 p2p make_p2p(const rank_ptr& where, const std::string& name, const std::vector<rank_id>& ranks, const pairs& edges,
              const std::vector<std::string>& configs, seconds timeout, const std::string& dtype) {
-  where->check();
+  const hold held = where->check();
   ops::p2p_options o{.name = name};
   o.ranks = ranks;
   o.edges = edges;
@@ -175,7 +188,7 @@ struct collective {
 collective make_collective(const rank_ptr& where, const std::string& name, const role_function& role,
                            const std::vector<std::vector<rank_id>>& groups, const std::string& kind,
                            const std::vector<std::string>& configs, std::uint64_t depth, seconds timeout) {
-  where->check();
+  const hold held = where->check();
   ops::collective_options o{.name = name};
   o.role = roles_of(role, where->self->world_size(), name);
   o.groups = groups;
@@ -221,7 +234,7 @@ task<> reduce(collective& c, const buffer& b, ops::collective_call_options o) {
 std::unique_ptr<call> iall_reduce(collective& c, nb::handle data, const std::string& by, seconds timeout) {
   const buffer b = memory_of(data, access::writes, "data");
   const ops::collective_call_options o{.timeout = span_of(timeout, {})};
-  c.where->check();
+  const hold held = c.where->check();
   const auto made = [&]() -> task<> {
     if (by == "sum") return reduce<std::plus<>>(c, b, o);
     if (by == "product") return reduce<std::multiplies<>>(c, b, o);
@@ -232,12 +245,13 @@ std::unique_ptr<call> iall_reduce(collective& c, nb::handle data, const std::str
   return begin(c.where, made(), {b.owner});
 }
 std::unique_ptr<call> ibroadcast(collective& c, nb::handle data, seconds timeout) {
-  const buffer b = memory_of(data, access::writes, "data");
+  const hold held = c.where->check();
+  const buffer b = memory_of(data, c.op.leads() ? access::reads : access::writes, "data");
   const ops::collective_call_options o{.timeout = span_of(timeout, {})};
   return with_type(b.of, [&]<class T>() { return begin(c.where, c.op.broadcast(elements_of<T>(b), o), {b.owner}); });
 }
 std::unique_ptr<call> igather(collective& c, nb::handle mine, nb::handle all, seconds timeout) {
-  const buffer b = memory_of(mine, access::writes, "mine");
+  const buffer b = memory_of(mine, access::reads, "mine");
   buffer into;
   if (!all.is_none()) into = memory_of(all, access::writes, "all");
   if (!all.is_none() && into.of != b.of)
@@ -273,11 +287,8 @@ void add_ops(nb::module_& m) {
            "Starts a send. The memory of `data` must not change until it has ended.")
       .def("ireceive", &ireceive, nb::arg("into"), nb::arg("source"), nb::arg("tag") = 0, nb::arg("timeout") = none,
            "Starts a receive into the memory of `into`. The result is the number of bytes.")
-      .def("send", waits(&isend), nb::arg("data"), nb::arg("to"), nb::arg("tag") = 0, nb::arg("timeout") = none,
-           nb::sig("def send(self, data: object, to: int, tag: int = 0, timeout: float | None = None) -> None"))
-      .def("receive", waits(&ireceive), nb::arg("into"), nb::arg("source"), nb::arg("tag") = 0,
-           nb::arg("timeout") = none,
-           nb::sig("def receive(self, into: object, source: int, tag: int = 0, timeout: float | None = None) -> int"))
+      .def("send", &send, nb::arg("data"), nb::arg("to"), nb::arg("tag") = 0, nb::arg("timeout") = none)
+      .def("receive", &receive, nb::arg("into"), nb::arg("source"), nb::arg("tag") = 0, nb::arg("timeout") = none)
       .def(
           "tune",
           [](transfer& t, std::vector<std::uint64_t> sizes) { return begin(t.where, t.op.tune(std::move(sizes))); },
@@ -286,13 +297,13 @@ void add_ops(nb::module_& m) {
       .def(
           "retune",
           [](const transfer& t, std::optional<std::uint64_t> bytes, const std::string& why) {
-            t.where->check();
+            const hold held = t.where->check();
             t.op.retune(bytes, why);
           },
           nb::arg("bytes") = none, nb::arg("why") = "")
       .def_prop_ro("idle", [](const transfer& t) { return t.op.idle(); })
       .def_prop_ro("copied_bytes", [](const transfer& t) {
-        t.where->check();
+        const hold held = t.where->check();
         return t.op.copied_bytes();
       });
 
@@ -326,12 +337,12 @@ void add_ops(nb::module_& m) {
       .def(
           "decision",
           [](const p2p& p, std::uint64_t bytes, rank_id peer) {
-            p.where->check();
+            const hold held = p.where->check();
             return p.op.decision(bytes, peer);
           },
           nb::arg("bytes"), nb::arg("peer"))
       .def_prop_ro("copied_bytes", [](const p2p& p) {
-        p.where->check();
+        const hold held = p.where->check();
         return p.op.copied_bytes();
       });
 
@@ -363,22 +374,22 @@ void add_ops(nb::module_& m) {
       .def(
           "decision",
           [](const collective& c, std::uint64_t bytes) {
-            c.where->check();
+            const hold held = c.where->check();
             return c.op.decision(bytes);
           },
           nb::arg("bytes"))
       .def_prop_ro("leads",
                    [](const collective& c) {
-                     c.where->check();
+                     const hold held = c.where->check();
                      return c.op.leads();
                    })
       .def_prop_ro("size",
                    [](const collective& c) {
-                     c.where->check();
+                     const hold held = c.where->check();
                      return c.op.size();
                    })
       .def_prop_ro("idle", [](const collective& c) {
-        c.where->check();
+        const hold held = c.where->check();
         return c.op.idle();
       });
 }
