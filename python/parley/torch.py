@@ -10,7 +10,6 @@ to the `Backend`.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
@@ -20,7 +19,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 import parley
+from parley._progress import Progress
 
 configs = ["direct", "chunked(chunk_bytes=256KiB)", "chunked(chunk_bytes=1MiB in_flight=4)", "put", "get"]
 sum_configs = ["star", "chain", "tree", "two_shot"]
@@ -194,55 +194,20 @@ class Work(dist.Work):
         return future
 
 
-class _Progress:
-    """A thread that moves calls on while the program computes, and ends the futures of works. It looks every millisecond, and less often after a
-    while without calls."""
-
-    shortest_s, longest_s = 0.001, 0.02
+class _Progress(Progress):
+    """Also ends the futures of works."""
 
     def __init__(self, rank: parley.Rank) -> None:
-        self.rank = rank
-        self._waiting: list[None] = []  # an entry for each thread that drives the loop itself
-        self._used = 0
         self._watched: list[Work] = []
-        self._is_over = False
-        self._thread = threading.Thread(target=self._run, name="parley", daemon=True)
-        self._thread.start()
-
-    @contextlib.contextmanager
-    def not_needed(self) -> Iterator[None]:
-        self._used += 1
-        self._waiting.append(None)
-        try:
-            yield
-        finally:
-            self._waiting.pop()
+        super().__init__(rank)
 
     def watch(self, work: Work) -> None:
         self._watched.append(work)
 
-    def end(self) -> None:
-        self._is_over = True
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        ready = select.poll()
-        ready.register(self.rank.fileno(), select.POLLIN)
-        pause_s, used = self.shortest_s, 0
-        while not self._is_over:
-            pause_s = self.shortest_s if used != self._used or self._watched else min(2 * pause_s, self.longest_s)
-            used = self._used
-            if self._waiting:
-                time.sleep(pause_s)
-                continue
-            try:
-                has_nothing_to_do = self.rank.poll()
-            except parley.Failure:
-                return  # the rank has left
-            self._watched = [work for work in self._watched if not work.is_completed()]
-            if has_nothing_to_do:
-                ready.poll(1000 * pause_s)
+    def after_turn(self) -> bool:
+        for work in [work for work in self._watched if work.is_completed()]:
+            self._watched.remove(work)
+        return bool(self._watched)
 
 
 class _Arrival:
