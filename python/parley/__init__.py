@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
 __version__: str = _native.version
 __all__ = ["Agreement", "BadArgument", "Collective", "Decision", "Evidence", "ExpectedTime", "Failure", "Kernel", "Loop", "P2P", "P2POperation",
-           "PeerFailed", "Rank", "RankPart", "RankTime", "Timeout", "Transfer", "Tunables", "Work", "current", "join", "run", "simulate",
-           "tunable", "tunables"]
+           "PeerFailed", "Rank", "RankPart", "RankTime", "Timeout", "Transfer", "Tunables", "Work", "autotuners", "current", "join", "run",
+           "simulate", "tunable", "tunables"]
 
 Main = Callable[[Rank], Coroutine[Any, Any, None] | None]
 AllGather = Callable[[bytes], Sequence[bytes]]
@@ -160,4 +160,5 @@ def simulate(main: Callable[[Rank], Coroutine[Any, Any, None]], *, ranks: int = 
     return _native.simulate(main, ranks, seed, faults, strict)
 
 
+from . import autotuners as autotuners  # noqa: E402
 from . import tunable as tunable  # noqa: E402: it uses `current`

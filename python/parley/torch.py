@@ -1,15 +1,25 @@
-"""A backend of torch.distributed: `import parley.torch`, then `init_process_group("parley")`. Tensors on the host.
+"""A backend of torch.distributed: `init_process_group("parley")`. Tensors on the host.
 
-Sends and receives between each pair of ranks, and the all-reduce of each group, run the config that their ranks have agreed on. Calls start
-at once and in their order; `Work.wait` waits. A group may be used by the thread that made it.
+Sends and receives between each pair of ranks, and the all-reduces and broadcasts of each group, run the config that their ranks have agreed
+on. Calls start at once and in their order; `Work.wait` waits. A thread of this module moves them on while the program computes.
+
+torch needs two objects for a group. `Backend` does the work; the operators of torch, DistributedDataParallel, FSDP and DTensor reach it through
+torch's C++ classes. These give Python a `Work` that never says that it is complete, so `Group` takes the calls that come from Python straight
+to the `Backend`.
 """
 
 from __future__ import annotations
 
-import atexit
+import functools
 import itertools
+import math
+import multiprocessing.util
+import select
 import sys
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -17,197 +27,646 @@ import torch
 import torch.distributed as dist
 
 import parley
+from parley._progress import Progress
 
 configs = ["direct", "chunked(chunk_bytes=256KiB)", "chunked(chunk_bytes=1MiB in_flight=4)", "put", "get"]
 sum_configs = ["star", "chain", "tree", "two_shot"]
+news_configs = ["star", "chain", "tree"]
 
-_by = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "sum", dist.ReduceOp.PRODUCT: "product", dist.ReduceOp.MIN: "min",
-       dist.ReduceOp.MAX: "max"}
+_BackendBase: Any = torch._C._distributed_c10d.Backend
+_Op = dist.ReduceOp
+# The reductions of parley's all-reduce, and how torch combines two tensors: for the others, and for types that parley does not reduce.
+_native = {_Op.SUM: "sum", _Op.AVG: "sum", _Op.PREMUL_SUM: "sum", _Op.PRODUCT: "product", _Op.MIN: "min", _Op.MAX: "max"}
+_combine: dict[Any, Callable[..., torch.Tensor]] = {
+    _Op.SUM: torch.add, _Op.AVG: torch.add, _Op.PREMUL_SUM: torch.add, _Op.PRODUCT: torch.mul, _Op.MIN: torch.minimum, _Op.MAX: torch.maximum,
+    _Op.BAND: torch.bitwise_and, _Op.BOR: torch.bitwise_or, _Op.BXOR: torch.bitwise_xor}
+_reduced_by_parley = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32,
+                      torch.int64, torch.uint16, torch.uint32, torch.uint64}
 
 
-def _memory(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach()
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """True if the memory of the tensor is its elements, one after the other."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _to_read(tensor: torch.Tensor) -> torch.Tensor:
+    """Memory to send from; a copy if the tensor has gaps."""
+    if tensor.layout != torch.strided:
+        raise ValueError(f"parley exchanges dense tensors; this one is {tensor.layout}; call its to_dense()")
+    data = tensor.detach()
+    return data if _is_plain(data) else data.contiguous().resolve_conj().resolve_neg()
+
+
+def _to_write(tensor: torch.Tensor, then: list[Callable[[], object]]) -> torch.Tensor:
+    """Memory to receive into. A tensor with gaps gets a copy of it at the end of the call, when the functions of `then` run."""
+    if tensor.layout != torch.strided:
+        raise ValueError(f"parley exchanges dense tensors; this one is {tensor.layout}; call its to_dense()")
+    data = tensor.detach()
+    if _is_plain(data):
+        return data
+    copy = torch.empty(data.shape, dtype=data.dtype, device=data.device).copy_(data)
+    then.append(lambda: data.copy_(copy))
+    return copy
+
+
+def _kind(op: Any) -> Any:
+    """The kind of a ReduceOp, without its factor."""
+    for known in _combine:
+        if op == known:
+            return known
+    raise ValueError(f"parley cannot reduce by {op}; it has {', '.join(str(known).rpartition('.')[2] for known in _combine)}")
+
+
+def _factor(op: Any) -> Any:
+    """What each rank multiplies its elements with before a PREMUL_SUM."""
+    return op.__getstate__()[1]
+
+
+def _drive(rank: parley.Rank, is_met: Callable[[], bool], seconds: float = math.inf, otherwise: str = "") -> None:
+    """Runs the loop of the rank until something is met."""
+    deadline = time.monotonic() + seconds
+    ready = select.poll()
+    ready.register(rank.fileno(), select.POLLIN)
+    while not is_met():
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise parley.Timeout(f"timeout: {otherwise} ({seconds:g} s)")
+        if rank.poll():
+            ready.poll(min(1000 * left, 20))
 
 
 class Work(dist.Work):
-    """What a call of torch.distributed returns."""
+    """What a call of torch.distributed returns. Several threads may wait for it; one of them finishes it."""
 
-    def __init__(self, works: Sequence[parley.Work], results: list[torch.Tensor], then: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, progress: _Progress, works: Iterable[parley.Work], results: list[torch.Tensor],
+                 then: Iterable[Callable[[], object]] = ()) -> None:
         super().__init__()
-        self._works, self._results, self._then = list(works), results, then
+        self._progress, self._works, self._results, self._then = progress, list(works), results, list(then)
+        self._lock = threading.RLock()
         self._is_over = False
+        self._error: BaseException | None = None
+        self._futures: list[Any] = []
+
+    def begin(self, work: parley.Work, results: list[torch.Tensor], then: list[Callable[[], object]]) -> None:
+        """Of a batch, whose sends and receives are collected before they start."""
+        self._works, self._results, self._then = [work], results, then
+
+    def with_results(self, results: list[torch.Tensor], then: Iterable[Callable[[], object]] = ()) -> Work:
+        """`then`: what else happens at the end."""
+        self._results = results
+        self._then += then
+        return self
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        del timeout  # each call has the time-out of its group
-        for work in self._works:
-            work.wait()
-        self._works = []
-        if not self._is_over:
-            self._is_over = True
-            self._then()
+        """Raises what went wrong. `timeout`: of this wait, beside that of the group."""
+        if timeout:
+            _drive(self._progress.rank, self.is_completed, timeout.total_seconds(), "a Work has not ended within the timeout of its wait")
+        with self._lock:
+            if not self._is_over:
+                self._finish()
+        if self._error is not None:
+            raise self._error
         return True
 
     def is_completed(self) -> bool:
-        if not all(work.test() for work in self._works):
-            return False
-        return self.wait()
+        if not self._is_over and self._lock.acquire(blocking=False):  # else another thread waits for it
+            try:
+                if not self._is_over and self._has_arrived():
+                    self._finish()
+            finally:
+                self._lock.release()
+        return self._is_over
 
-    def pending(self) -> list[parley.Work]:
-        return list(self._works)
+    def _has_arrived(self) -> bool:
+        return all(work.test() for work in self._works)
+
+    def _finish(self) -> None:
+        """Waits for the end. An error is kept."""
+        try:
+            with self._progress.not_needed():
+                for work in self._works:
+                    work.wait()
+            for step in self._then:
+                step()
+        except BaseException as why:
+            self._error = why
+            if not isinstance(why, Exception):
+                raise
+        finally:
+            self._works, self._then = [], []
+            self._is_over = True
+            for future in self._futures:
+                self._settle(future)
+
+    def _settle(self, future: Any) -> None:
+        if self._error is None:
+            future.set_result(self._results)
+        else:
+            future.set_exception(self._error if isinstance(self._error, Exception) else RuntimeError(repr(self._error)))
 
     def is_success(self) -> bool:
-        return self._is_over
+        return self._is_over and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def synchronize(self) -> None:
+        self.wait()
 
     def result(self) -> list[torch.Tensor]:
         return self._results
 
+    def source_rank(self) -> int:
+        raise ValueError("only a receive from any rank has a source rank")
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
     def get_future(self) -> Any:
-        self.wait()
-        made: Any = torch.futures.Future()
-        made.set_result(self._results)
-        return made
+        """A future of the results."""
+        future: Any = torch.futures.Future()
+        with self._lock:
+            if self._is_over:
+                self._settle(future)
+            else:
+                self._futures.append(future)
+                self._progress.watch(self)
+        return future
 
 
-class ProcessGroup(dist.ProcessGroup):
-    """The ranks of a group, by their places in it."""
+class _Progress(Progress):
+    """Also ends the futures of works."""
 
-    def __init__(self, rank: parley.Rank, members: list[int], name: str, timeout: float) -> None:
+    def __init__(self, rank: parley.Rank) -> None:
+        self._watched: list[Work] = []
+        super().__init__(rank)
+
+    def watch(self, work: Work) -> None:
+        self._watched.append(work)
+
+    def after_turn(self) -> bool:
+        for work in [work for work in self._watched if work.is_completed()]:
+            self._watched.remove(work)
+        return bool(self._watched)
+
+
+class _Arrival:
+    """A receive that stands for a receive from any rank."""
+
+    def __init__(self, work: parley.Work, data: torch.Tensor) -> None:
+        self.work, self.data = work, data
+        self.error: parley.Failure | None = None
+
+    def has_come(self) -> bool:
+        if self.error is not None or not self.work.test():
+            return False
+        try:
+            self.work.wait()
+        except parley.Failure as why:
+            self.error = why
+        return self.error is None
+
+
+class _AnySource:
+    """Receives of one tag from whichever rank sends first: one receive stands for each rank. Those that come later than the first wait for the
+    next receive, from any rank or from theirs."""
+
+    def __init__(self, post: Callable[[int, torch.Tensor], parley.Work], places: list[int]) -> None:
+        self._post, self._places = post, places
+        self._standing: dict[int, _Arrival] = {}
+        self.waiting: list[_FromAny] = []
+        self._lock = threading.RLock()
+
+    def serve(self) -> None:
+        """Gives what has come to the receives, in their order."""
+        with self._lock:
+            while self.waiting:
+                first = self.waiting[0]
+                for place in self._places:
+                    self._stand(place, first.tensor)
+                come = next((p for p in self._places if self._standing[p].has_come()), None)
+                if come is not None:
+                    self.waiting.pop(0).take(come, self._standing.pop(come).data)
+                    continue
+                errors = [self._standing[p].error for p in self._places]
+                if all(errors):
+                    self.waiting.pop(0).fail(errors[0])
+                    continue
+                return
+
+    def _stand(self, place: int, tensor: torch.Tensor) -> None:
+        standing = self._standing.get(place)
+        if standing is not None:
+            if standing.error is not None or (standing.data.nbytes == tensor.nbytes and standing.data.dtype == tensor.dtype):
+                return
+            standing.work.cancel()  # nothing has come that fits it, or else its call would have ended
+        data = torch.empty(tensor.shape, dtype=tensor.dtype)
+        self._standing[place] = _Arrival(self._post(place, data), data)
+
+    def adopt(self, place: int, tensor: torch.Tensor) -> _Arrival | None:
+        """What stands for a receive from that rank."""
+        with self._lock:
+            if self.waiting:
+                raise ValueError("while a receive from any rank waits, a receive from one rank needs another tag")
+            if place not in self._standing:
+                return None
+            self._stand(place, tensor)
+            return self._standing.pop(place)
+
+    def cancel(self) -> None:
+        with self._lock:
+            for arrival in self._standing.values():
+                arrival.work.cancel()
+
+
+class _FromAny(Work):
+    """A receive from whichever rank sends first."""
+
+    def __init__(self, progress: _Progress, source: _AnySource, tensor: torch.Tensor) -> None:
+        super().__init__(progress, (), [tensor])
+        self.tensor, self._from = tensor, source
+        self._place: int | None = None
+        source.waiting.append(self)
+        source.serve()
+
+    def take(self, place: int, data: torch.Tensor) -> None:
+        self._place = place
+        self._then = [lambda: self.tensor.detach().copy_(data.view(self.tensor.shape))]
+
+    def fail(self, why: parley.Failure | None) -> None:
+        self._place, self._error = -1, why
+
+    def _has_arrived(self) -> bool:
+        if self._place is None:
+            self._from.serve()
+        return self._place is not None
+
+    def _finish(self) -> None:
+        with self._progress.not_needed():
+            _drive(self._progress.rank, self._has_arrived)
+        super()._finish()
+
+    def source_rank(self) -> int:
+        return -1 if self._place is None else self._place
+
+
+class _Batch:
+    """Sends and receives between `_start_coalescing` and `_end_coalescing`."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.operations: list[parley.P2POperation] = []
+        self.then: list[Callable[[], object]] = []
+        self.results: list[torch.Tensor] = []
+
+
+class Backend(_BackendBase):  # type: ignore[misc]
+    """The ranks of a group, by their places in it. Its methods have the names and arguments of torch's class."""
+
+    supports_coalescing = True
+
+    def __init__(self, progress: _Progress, members: list[int], name: str, timeout: float, own: _Job | None) -> None:
+        rank = progress.rank
         super().__init__(members.index(rank.id), len(members))
-        self._rank, self._members, self._name, self._timeout = rank, members, name, timeout
-        self._me = members.index(rank.id)
-        self._group_name = name
-        self._pairs = parley.P2P(rank, f"{name}", ranks=members, configs=configs, timeout=timeout)
-        self._inner = parley.P2P(rank, f"{name}.inner", ranks=members, configs=configs, timeout=timeout)
-        self._sums = self._collective("sums", members[0], "all_reduce")
+        self._progress, self._rank, self._members, self._name, self._timeout = progress, rank, members, name, timeout
+        self._own = own
+        self._me, self._size = members.index(rank.id), len(members)
+        self._pairs = parley.P2P(rank, name, ranks=members, configs=configs)
+        self._inner = parley.P2P(rank, f"{name}.inner", ranks=members, configs=configs)
+        self._sums = self._collective("sums", members[0], "all_reduce", sum_configs)
         self._news: dict[int, parley.Collective] = {}
+        self._any: dict[int, _AnySource] = {}  # by tag
+        self._batch: _Batch | None = None
+        self._barriers = itertools.count(1)
 
-    def _collective(self, suffix: str, leader: int, kind: str) -> parley.Collective:
-        members = set(self._members)
-        role = {r: "worker" for r in members} | {leader: "leader"}
-        return parley.Collective(self._rank, f"{self._name}.{suffix}", role=lambda r: role.get(r, "idle"), kind=kind, timeout=self._timeout,
-                                 configs=sum_configs if kind == "all_reduce" else ["star", "chain", "tree"])
+    def _collective(self, suffix: str, leader: int, kind: str, of: list[str]) -> parley.Collective:
+        role = dict.fromkeys(self._members, "worker") | {leader: "leader"}
+        return parley.Collective(self._rank, f"{self._name}.{suffix}", role=lambda r: role.get(r, "idle"), kind=kind, configs=of)
 
     def getBackendName(self) -> str:  # noqa: N802: torch's name
         return "parley"
 
-    # torch asks its C++ class for these, which has none.
-    supports_coalescing = False
-
-    def _get_backend(self, device: torch.device) -> ProcessGroup:
-        del device
-        return self
-
     @property
-    def group_name(self) -> str:
-        return self._group_name
+    def options(self) -> Any:
+        return _BackendBase.Options("parley", timedelta(seconds=self._timeout))
 
-    def _set_group_name(self, name: str) -> None:
-        self._group_name = name
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Of the calls that begin from now on."""
+        self._timeout = timeout.total_seconds()
 
-    # ---- between two ranks
+    def shutdown(self) -> None:
+        """torch calls it in destroy_process_group. With the default group, the process leaves its job."""
+        for source in self._any.values():
+            source.cancel()
+        self._any.clear()
+        if self._own is not None:
+            self._own.leave()
 
-    def send(self, tensors: list[torch.Tensor], dst: int, tag: int) -> Work:
-        return Work([self._pairs.start([self._pairs.isend(_memory(t), to=self._members[dst], tag=tag)]) for t in tensors], tensors)
-
-    def recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> Work:
-        return Work([self._pairs.start([self._pairs.irecv(_memory(t), source=self._members[src], tag=tag)]) for t in tensors], tensors)
-
-    def _exchange(self, to: dict[int, torch.Tensor], source: dict[int, torch.Tensor]) -> list[parley.Work]:
-        """By places. A rank's message to itself is a copy."""
-        if self._me in to and self._me in source:
-            _memory(source[self._me]).copy_(_memory(to[self._me]))
-        batch = [self._inner.isend(_memory(t), to=self._members[p]) for p, t in to.items() if p != self._me]
-        batch += [self._inner.irecv(_memory(t), source=self._members[p]) for p, t in source.items() if p != self._me]
-        return [self._inner.start(batch)] if batch else []
-
-    # ---- all together
-
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
-        by = next((name for known, name in _by.items() if op == known), None)
-        if by is None:
-            raise ValueError(f"parley has no all-reduce by {op}; it has SUM, AVG, PRODUCT, MIN and MAX")
-
-        def finish() -> None:
-            if op == dist.ReduceOp.AVG:
-                for t in tensors:
-                    _memory(t).div_(self.size(), rounding_mode=None if t.is_floating_point() else "floor")
-
-        return Work([self._sums.iall_reduce(_memory(t), by=by) for t in tensors], tensors, finish)
-
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        return self.allreduce(tensors, opts)
-
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        root = opts.rootRank if opts is not None else 0
-        if root not in self._news:
-            self._news[root] = self._collective(f"news{root}", self._members[root], "broadcast")
-        return Work([self._news[root].ibroadcast(_memory(t)) for t in tensors], tensors)
-
-    def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        # All ranks get the sum; torch leaves open what the others hold.
-        return self.allreduce(tensors, opts)
-
-    def barrier(self, opts: Any = None) -> Work:
-        del opts
-        token = torch.zeros(1, dtype=torch.uint8)
-        return self.allreduce([token])
-
-    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        del opts
-        works = []
-        for out, mine in zip(outputs, inputs, strict=True):
-            works += self._exchange(dict.fromkeys(range(self.size()), mine), dict(enumerate(out)))
-        return Work(works, [t for out in outputs for t in out])
-
-    def _allgather_base(self, output: torch.Tensor, mine: torch.Tensor, opts: Any = None) -> Work:
-        return self.allgather([list(_memory(output).view(-1).chunk(self.size()))], [_memory(mine).view(-1)], opts)
-
-    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        root = opts.rootRank if opts is not None else 0
-        source = dict(enumerate(outputs[0])) if self._me == root else {}
-        return Work(self._exchange({root: inputs[0]}, source), outputs[0] if outputs else [])
-
-    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
-        root = opts.rootRank if opts is not None else 0
-        to = dict(enumerate(inputs[0])) if self._me == root else {}
-        return Work(self._exchange(to, {root: outputs[0]}), outputs)
-
-    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        del opts
-        return Work(self._exchange(dict(enumerate(inputs)), dict(enumerate(outputs))), outputs)
-
-    def alltoall_base(self, output: torch.Tensor, mine: torch.Tensor, out_sizes: list[int], in_sizes: list[int], opts: Any = None) -> Work:
-        split = [(o.split(sizes) if sizes else o.chunk(self.size())) for o, sizes in ((_memory(output), out_sizes), (_memory(mine), in_sizes))]
-        return self.alltoall(list(split[0]), list(split[1]), opts)
-
-    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
-        whole = torch.cat([_memory(t).reshape(-1) for t in inputs[0]])
-        at = sum(t.numel() for t in inputs[0][:self._me])
-
-        summed = self.allreduce([whole], opts)
-
-        def finish() -> None:
-            summed.wait()
-            _memory(outputs[0]).copy_(whole[at:at + outputs[0].numel()].view_as(outputs[0]))
-
-        return Work(summed.pending(), outputs, finish)
-
-    def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> Work:
-        return self.reduce_scatter([output], [list(_memory(whole).view(-1).chunk(self.size()))], opts)
-
-    # The names of newer versions of torch.
-    all_gather_single = _allgather_base
-    reduce_scatter_single = _reduce_scatter_base
-    all_to_all_single = alltoall_base
+    abort = shutdown
 
     def decision(self, peer: int, bytes_: int) -> parley.Decision:
         """What this rank and the one at place `peer` have agreed on for messages of that size."""
         return self._pairs.decision(bytes_, self._members[peer])
 
+    def _seconds(self, opts: Any) -> float:
+        given = getattr(opts, "timeout", None)
+        return given.total_seconds() if given is not None and given > timedelta(0) else self._timeout
 
-_joined: parley.join | None = None
-_worlds = 0  # default groups so far; parley's names are for ever, and torch uses its own again after destroy_process_group
+    def _work(self, works: Iterable[parley.Work], results: list[torch.Tensor], then: Iterable[Callable[[], object]] = ()) -> Work:
+        return Work(self._progress, works, results, then)
+
+    # ---- between two ranks
+
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int) -> Work:
+        to = self._members[dst]
+        return self._post(tensors, [self._pairs.isend(_to_read(t), to=to, tag=tag, timeout=self._timeout) for t in tensors], [])
+
+    def recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> Work:
+        then: list[Callable[[], object]] = []
+        if tag in self._any:
+            (tensor,) = tensors
+            arrival = self._any[tag].adopt(src, tensor)
+            if arrival is not None:
+                return Work(self._progress, [arrival.work], tensors, [lambda: tensor.detach().copy_(arrival.data.view(tensor.shape))])
+        source = self._members[src]
+        operations = [self._pairs.irecv(_to_write(t, then), source=source, tag=tag, timeout=self._timeout) for t in tensors]
+        return self._post(tensors, operations, then)
+
+    def _post(self, tensors: list[torch.Tensor], operations: list[parley.P2POperation], then: list[Callable[[], object]]) -> Work:
+        if self._batch is None:
+            return Work(self._progress, [self._pairs.start(operations)], tensors, then)
+        self._batch.operations += operations
+        self._batch.then += then
+        self._batch.results += tensors
+        return self._batch.work
+
+    def start_coalescing(self) -> None:
+        self._batch = _Batch(Work(self._progress, (), []))
+
+    def end_coalescing(self) -> Work:
+        batch, self._batch = self._batch, None
+        if batch is None:
+            raise ValueError("no batch of sends and receives was begun")
+        if batch.operations:
+            batch.work.begin(self._pairs.start(batch.operations), batch.results, batch.then)
+        return batch.work
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Work:
+        (tensor,) = tensors
+
+        def post(place: int, data: torch.Tensor) -> parley.Work:
+            return self._pairs.start([self._pairs.irecv(data, source=self._members[place], tag=tag, timeout=self._timeout)])
+
+        source = self._any.setdefault(tag, _AnySource(post, [p for p in range(self._size) if p != self._me]))
+        return _FromAny(self._progress, source, tensor)
+
+    def _exchange(self, to: dict[int, torch.Tensor], source: dict[int, torch.Tensor], then: list[Callable[[], object]],
+                  seconds: float) -> list[parley.Work]:
+        """By places. A rank's message to itself is a copy."""
+        if self._me in to and self._me in source:
+            source[self._me].detach().copy_(to[self._me].detach().view(source[self._me].shape))
+        batch = [self._inner.isend(_to_read(t), to=self._members[p], timeout=seconds) for p, t in to.items() if p != self._me]
+        batch += [self._inner.irecv(_to_write(t, then), source=self._members[p], timeout=seconds) for p, t in source.items() if p != self._me]
+        return [self._inner.start(batch)] if batch else []
+
+    # ---- reductions
+
+    def _prepare(self, tensor: torch.Tensor, op: Any) -> None:
+        """In place, before the elements of the ranks are combined."""
+        if _kind(op) == _Op.PREMUL_SUM:
+            tensor.mul_(_factor(op))
+
+    def _average(self, tensor: torch.Tensor, op: Any) -> None:
+        """In place, after that."""
+        if _kind(op) == _Op.AVG:
+            tensor.div_(self._size, rounding_mode="floor" if not tensor.is_floating_point() and not tensor.is_complex() else None)
+
+    def _all_reduce(self, tensor: torch.Tensor, op: Any, seconds: float, then: list[Callable[[], object]]) -> list[parley.Work]:
+        """Begins; `then` finishes."""
+        kind = _kind(op)
+        memory = _to_write(tensor, then)
+        self._prepare(memory, op)
+        # What `_to_write` does comes last.
+        then.insert(0, lambda: self._average(memory, op))
+        numbers = torch.view_as_real(memory) if memory.is_complex() and kind in (_Op.SUM, _Op.AVG, _Op.PREMUL_SUM) else memory
+        if numbers.numel() == 0:
+            return []
+        if kind in _native and numbers.dtype in _reduced_by_parley:
+            return [self._sums.iall_reduce(numbers, by=_native[kind], timeout=seconds)]
+        mine = memory.clone()
+        parts = [mine if p == self._me else torch.empty_like(mine) for p in range(self._size)]
+        then.insert(0, lambda: memory.copy_(functools.reduce(_combine[kind], parts)))
+        places = [p for p in range(self._size) if p != self._me]
+        return self._exchange(dict.fromkeys(places, mine), {p: parts[p] for p in places}, [], seconds)
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        op = opts.reduceOp if opts is not None else _Op.SUM
+        works: list[parley.Work] = []
+        then: list[Callable[[], object]] = []
+        for tensor in tensors:
+            steps: list[Callable[[], object]] = []
+            works += self._all_reduce(tensor, op, self._seconds(opts), steps)
+            then += steps
+        return self._work(works, tensors, then)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        """Only the root's tensors change."""
+        root = opts.rootRank if opts is not None else 0
+        made = self.allreduce(tensors if root == self._me else [t.detach().clone() for t in tensors], opts)
+        return made.with_results(tensors)
+
+    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
+        op = opts.reduceOp if opts is not None else _Op.SUM
+        combine = _combine[_kind(op)]
+        works: list[parley.Work] = []
+        then: list[Callable[[], object]] = []
+        for output, parts_of_mine in zip(outputs, inputs, strict=True):
+            if _kind(op) == _Op.PREMUL_SUM:
+                parts_of_mine = [p * _factor(op) for p in parts_of_mine]
+            mine = parts_of_mine[self._me].detach()
+            parts = [mine if p == self._me else torch.empty(mine.shape, dtype=mine.dtype) for p in range(self._size)]
+
+            def combined(output: torch.Tensor = output, parts: list[torch.Tensor] = parts) -> None:
+                memory = output.detach()
+                memory.copy_(functools.reduce(combine, parts).view(memory.shape))
+                self._average(memory, op)
+
+            places = [p for p in range(self._size) if p != self._me]
+            works += self._exchange({p: parts_of_mine[p] for p in places}, {p: parts[p] for p in places}, then, self._seconds(opts))
+            then.append(combined)
+        return self._work(works, outputs, then)
+
+    def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> Work:
+        return self.reduce_scatter([output], [self._shares(whole)], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: list[torch.Tensor], wholes: list[torch.Tensor], opts: Any = None) -> Work:
+        return self.reduce_scatter(outputs, [self._shares(whole) for whole in wholes], opts)
+
+    def _shares(self, whole: torch.Tensor) -> list[torch.Tensor]:
+        """One equal part for each rank."""
+        if whole.numel() % self._size != 0:
+            raise ValueError(f"a tensor of {whole.numel()} elements cannot be shared by {self._size} ranks")
+        return list(_to_read(whole).view(self._size, -1).unbind())
+
+    # ---- copies
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        root = opts.rootRank if opts is not None else 0
+        if root not in self._news:
+            self._news[root] = self._collective(f"news{root}", self._members[root], "broadcast", news_configs)
+        then: list[Callable[[], object]] = []
+        memories = [_to_write(t, then) for t in tensors]
+        return self._work([self._news[root].ibroadcast(m, timeout=self._seconds(opts)) for m in memories if m.numel()], tensors, then)
+
+    def barrier(self, opts: Any = None) -> Work:
+        token = torch.zeros(1, dtype=torch.uint8)
+        return self._work([self._sums.iall_reduce(token, timeout=self._seconds(opts))], [])
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier that says which ranks did not come. The errors have the words that gloo's have, because programs look for them."""
+        seconds = self._timeout if timeout is None else timeout.total_seconds()
+        if seconds <= 0:
+            raise RuntimeError(f"Rank {self._me} timed out in monitoredBarrier after {round(1000 * seconds)} ms")
+        tag = next(self._barriers)
+        if self._me == 0:
+            self._await_all(tag, seconds, wait_all_ranks)
+            return
+        root = self._members[0]
+        try:
+            self._inner.start([self._inner.isend(b"here", to=root, tag=tag, timeout=seconds)]).wait()
+            self._inner.start([self._inner.irecv(bytearray(4), source=root, tag=tag, timeout=seconds)]).wait()
+        except parley.Failure as why:
+            raise RuntimeError(f"Rank {self._me} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+                               f"rank 0. Please check rank 0 logs for faulty rank.") from why
+
+    def _await_all(self, tag: int, seconds: float, wait_all_ranks: bool) -> None:
+        tokens = {p: self._inner.start([self._inner.irecv(bytearray(4), source=self._members[p], tag=tag, timeout=seconds)])
+                  for p in range(1, self._size)}
+        missing: dict[int, parley.Failure] = {}
+        for place, token in tokens.items():
+            try:
+                token.wait()
+            except parley.Failure as why:
+                missing[place] = why
+                if not wait_all_ranks:
+                    break
+        if missing:
+            who = f"Rank {next(iter(missing))}" if len(missing) == 1 else f"Ranks {', '.join(map(str, missing))}"
+            raise RuntimeError(f"{who} failed to pass monitoredBarrier in {round(1000 * seconds)} ms") from next(iter(missing.values()))
+        self._inner.start([self._inner.isend(b"here", to=self._members[p], tag=tag, timeout=seconds) for p in tokens]).wait()
+
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        works: list[parley.Work] = []
+        then: list[Callable[[], object]] = []
+        for out, mine in zip(outputs, inputs, strict=True):
+            works += self._exchange(dict.fromkeys(range(self._size), mine), dict(enumerate(out)), then, self._seconds(opts))
+        return self._work(works, [t for out in outputs for t in out], then)
+
+    def allgather_coalesced(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        """`outputs`: a list for each rank, with its tensors."""
+        return self.allgather([list(of_ranks) for of_ranks in zip(*outputs, strict=True)], inputs, opts)
+
+    def all_gather_single(self, output: torch.Tensor, mine: torch.Tensor, opts: Any = None) -> Work:
+        return self.all_gather_single_coalesced([output], [mine], opts)
+
+    def all_gather_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        then: list[Callable[[], object]] = []
+        shares = [self._shares(_to_write(output, then)) for output in outputs]
+        return self.allgather(shares, [_to_read(mine).view(-1) for mine in inputs], opts).with_results(outputs, then)
+
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        root = opts.rootRank if opts is not None else 0
+        then: list[Callable[[], object]] = []
+        source = dict(enumerate(outputs[0])) if self._me == root else {}
+        return self._work(self._exchange({root: inputs[0]}, source, then, self._seconds(opts)), outputs[0] if outputs else [], then)
+
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
+        root = opts.rootRank if opts is not None else 0
+        then: list[Callable[[], object]] = []
+        to = dict(enumerate(inputs[0])) if self._me == root else {}
+        return self._work(self._exchange(to, {root: outputs[0]}, then, self._seconds(opts)), outputs, then)
+
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        then: list[Callable[[], object]] = []
+        return self._work(self._exchange(dict(enumerate(inputs)), dict(enumerate(outputs)), then, self._seconds(opts)), outputs, then)
+
+    def all_to_all_single(self, output: torch.Tensor, mine: torch.Tensor, out_sizes: list[int], in_sizes: list[int], opts: Any = None) -> Work:
+        """The sizes are of the first dimension; empty: equal parts."""
+        then: list[Callable[[], object]] = []
+        memory, data = _to_write(output, then), _to_read(mine)
+        into = list(torch.split(memory, out_sizes)) if out_sizes else self._shares(memory)
+        parts = list(torch.split(data, in_sizes)) if in_sizes else self._shares(data)
+        return self.alltoall(into, parts, opts).with_results([output], then)
+
+
+class Group(dist.ProcessGroup):
+    """torch's group of one `Backend`."""
+
+    def __init__(self, backend: Backend, store: Any) -> None:
+        super().__init__(store, backend.rank(), backend.size())
+        self._backend = backend
+        custom = dist.ProcessGroup.BackendType.CUSTOM
+        self._set_default_backend(custom)
+        self._register_backend(torch.device("cpu"), custom, backend)
+
+    def getBackendName(self) -> str:  # noqa: N802: torch's name
+        return "parley"
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        del device
+        self._backend.start_coalescing()
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        del device
+        return self._backend.end_coalescing()
+
+    def decision(self, peer: int, bytes_: int) -> parley.Decision:
+        """What this rank and the one at place `peer` have agreed on for messages of that size."""
+        return self._backend.decision(peer, bytes_)
+
+
+def _straight(name: str) -> Callable[..., Any]:
+    """The method of a `Group` that calls the `Backend`. torch's class brings other forms of the arguments into the one that a backend has."""
+    of_torch = getattr(dist.ProcessGroup, name)
+
+    @functools.wraps(getattr(Backend, name))
+    def call(self: Group, *words: Any, **named: Any) -> Any:
+        if words and isinstance(words[0], torch.Tensor) and name in _of_lists:
+            return of_torch(self, *words, **named)
+        return getattr(self._backend, name)(*words, **named)
+
+    return call
+
+
+_of_lists = {"broadcast", "allreduce", "reduce", "allgather", "gather", "scatter", "reduce_scatter"}
+for _name in [*_of_lists, "send", "recv", "recv_anysource", "barrier", "monitored_barrier", "allreduce_coalesced", "reduce_scatter_single",
+              "reduce_scatter_single_coalesced", "allgather_coalesced", "all_gather_single", "all_gather_single_coalesced", "alltoall",
+              "all_to_all_single"]:
+    setattr(Group, _name, _straight(_name))
+
+
+class _Job:
+    """The job of a group that has its own, and of the groups of parley within it."""
+
+    def __init__(self, of: Any) -> None:
+        self._joined = parley.join(timeout=of.timeout.total_seconds(), through=_through(of.store, of.group_rank, of.group_size))
+        self.progress = _Progress(self._joined.rank)
+        self.made: Counter[str] = Counter()  # groups by torch's name; parley's names are for ever, and torch uses its own again
+        # Also in the processes of torch.multiprocessing, which do not run the functions of atexit.
+        self._at_exit = multiprocessing.util.Finalize(None, self._leave, exitpriority=0)
+
+    def leave(self) -> None:
+        self._at_exit()
+
+    def _leave(self) -> None:
+        self.progress.end()
+        thrown = getattr(sys, "last_value", None)  # what ends the program
+        self._joined.__exit__(type(thrown) if thrown else None, thrown, None)
+
+
+_world: _Job | None = None  # if the default group is one of parley
 
 
 def _through(store: Any, rank: int, size: int) -> tuple[int, int, parley.AllGather]:
@@ -221,26 +680,28 @@ def _through(store: Any, rank: int, size: int) -> tuple[int, int, parley.AllGath
     return rank, size, all_gather
 
 
-def _leave() -> None:
-    global _joined
-    if _joined is not None:
-        joined, _joined = _joined, None
-        thrown = getattr(sys, "last_value", None)  # what ends the program
-        joined.__exit__(type(thrown) if thrown else None, thrown, None)
-
-
-def _create(of: Any, options: Any = None) -> ProcessGroup:
-    """Called on the members of a new group. The first group is of all ranks, which join a job through torch's store."""
-    global _joined, _worlds
+def _create(of: Any, options: Any = None) -> Backend | Group:
+    """Called on the members of a new group. Those of a world that is another backend's join a job for each group."""
+    global _world
     del options
-    if not dist.is_initialized():
-        _worlds += 1
-    if _joined is None:
-        _joined = parley.join(timeout=of.timeout.total_seconds(), through=_through(of.store, of.group_rank, of.group_size))
-        atexit.register(_leave)
-    members = list(of.global_ranks_in_group) or list(range(of.group_size))
-    name = f"torch{_worlds}.{of.group_id}"
-    return ProcessGroup(_joined.rank, members, name, of.timeout.total_seconds())
+    is_world = not dist.is_initialized()
+    members = list(range(of.group_size))
+    if is_world or _world is None:
+        job = own = _Job(of)
+        _world = job if is_world else None
+    else:
+        job, own = _world, None
+        members = list(of.global_ranks_in_group) or members
+    job.made[of.group_id] += 1
+    backend = Backend(job.progress, members, f"torch.{of.group_id}.{job.made[of.group_id]}", of.timeout.total_seconds(), own)
+    # A group with another backend for other devices stays torch's own.
+    is_alone = not of.process_group._device_types and of.process_group._get_backend_name() == "custom"
+    return Group(backend, of.store) if is_alone else backend
 
 
-dist.Backend.register_backend("parley", _create, extended_api=True, devices=["cpu"])
+def register() -> None:
+    """Makes "parley" a backend. torch finds this function by the package's entry point, so a program need not import this module."""
+    dist.Backend.register_backend("parley", _create, extended_api=True, devices=["cpu"])
+
+
+register()
