@@ -15,6 +15,18 @@ std::chrono::nanoseconds span_of(seconds s, std::chrono::nanoseconds otherwise) 
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(*s, longest_s) * 1e9));
 }
 
+kept_object kept(nb::object o) {
+  return {new nb::object(std::move(o)), [](nb::object* held) {
+            const nb::gil_scoped_acquire with_gil;
+            delete held;
+          }};
+}
+
+void home::let_go() {
+  for (const auto& each : std::exchange(kept_objects, {}))
+    if (const kept_object still = each.lock()) still->reset();
+}
+
 void home::check() const {
   if (has_left) runtime::raise({errc::closed, "this rank has left its job"});
   if (std::this_thread::get_id() != owner)
@@ -105,7 +117,9 @@ void add_calls(nb::module_& m) {
           "One turn. True: there is nothing to do until `fileno()` becomes readable.")
       .def("fileno", &home::descriptor);
 
-  nb::class_<call>(m, "Work", "A call under way. It keeps its buffers alive until it has ended.")
+  nb::class_<awaited>(m, "Awaited",
+                      "What a coroutine awaits while parley runs it: a call, or a part of a config's payload.");
+  nb::class_<call, awaited>(m, "Work", "A call under way. It keeps its buffers alive until it has ended.")
       .def("done", &call::done, "True if the call has ended. Does not drive the loop.")
       .def("test", &call::test, "One turn of the loop; true if the call has ended.")
       .def("wait", &call::wait, nb::sig("def wait(self) -> typing.Any"),

@@ -52,6 +52,25 @@ class call;
 /// Keeps a Python object, and its memory in place. Made and destroyed with the GIL.
 using keep = std::shared_ptr<const void>;
 
+/// A function or object of the program that an op keeps. Empty once its rank has left, so that an object that refers to its rank can end.
+/// Read it with the GIL. Copies may end without the GIL.
+using kept_object = std::shared_ptr<nb::object>;
+kept_object kept(nb::object o);
+
+/// What a coroutine of Python can await while parley runs it (`drive` in ranks.hpp): a call, or a part of a config's payload.
+class awaited {
+ public:
+  awaited() = default;
+  awaited(const awaited&) = delete;
+  awaited& operator=(const awaited&) = delete;
+  virtual ~awaited() = default;
+  /// Waits as a coroutine of C++. Throws if the wait fails or is cancelled.
+  virtual runtime::task<> ended() = 0;
+  virtual void cancel() noexcept = 0;
+  /// A function that is measured is not charged for such a wait. Only sleeping counts as its work.
+  bool is_sleep = false;
+};
+
 /// A call under way whose `Work` nobody has any more. It goes on, and keeps its buffers until it has ended.
 struct abandoned_call {
   virtual ~abandoned_call() = default;
@@ -70,6 +89,10 @@ struct home {
   /// Of a virtual rank: all calls that exist, because its executor does not outlive them.
   std::set<call*> calls{};
   bool is_virtual = false;
+  /// What the ops of this rank keep of the program.
+  std::vector<std::weak_ptr<nb::object>> kept_objects{};
+  /// The rank has left, so its ops call no function of the program any more.
+  void let_go();
   /// Throws `bad_argument` for a call by another thread, or `closed` after the rank has left.
   void check() const;
   /// Frees what has ended of the abandoned calls. Needs the GIL. The end of a Python object may abandon further calls.
@@ -87,13 +110,10 @@ struct home {
 using home_ptr = std::shared_ptr<home>;
 
 /// A call under way (parley/work.hpp). It keeps its buffers alive until it has ended.
-class call {
+class call : public awaited {
  public:
-  call(const call&) = delete;
-  call& operator=(const call&) = delete;
-  virtual ~call() { where_->calls.erase(this); }
+  ~call() override { where_->calls.erase(this); }
   virtual bool done() const noexcept = 0;
-  virtual void cancel() noexcept = 0;
   /// The result of a call that has ended, which can be taken once; or throws.
   virtual nb::object take() = 0;
   /// Forgets a call that has ended, with its result.
@@ -103,8 +123,7 @@ class call {
   nb::object wait();
   /// Calls `f` from the loop once the call has ended.
   void on_end(nb::callable f);
-  /// Waits as a coroutine of C++.
-  runtime::task<> ended();
+  runtime::task<> ended() override;
   const home_ptr& where() const noexcept { return where_; }
 
  protected:
@@ -191,6 +210,8 @@ void add_calls(nb::module_& m);
 void add_decisions(nb::module_& m);
 void add_ranks(nb::module_& m);
 void add_ops(nb::module_& m);
+void add_own_configs(nb::module_& m);
+void add_registrations(nb::module_& m);
 void add_kernels(nb::module_& m);
 
 }  // namespace parley::python

@@ -3,6 +3,7 @@
 #include <nanobind/stl/tuple.h>
 #include <parley/program.hpp>
 #include <parley/runtime/finally.hpp>
+#include <parley/runtime/time/work_meter.hpp>
 
 #include <utility>
 
@@ -94,6 +95,7 @@ std::string leave(rank_home& r) {
     how = job.leave();
   }
   r.has_left = true;
+  r.let_go();
   switch (how) {
     case ops::parting::in_peace: return "in_peace";
     case ops::parting::refused: return "refused";
@@ -109,6 +111,7 @@ void leave_after(rank_home& r, const std::string& text) {
     job.leave_after(error::in_words(errc::exception, {.rank = r.self->id()}, text));
   }
   r.has_left = true;
+  r.let_go();
 }
 
 // ---- virtual ranks
@@ -202,6 +205,7 @@ int simulate(nb::object main, std::uint32_t ranks, std::uint64_t seed, const std
 
 script::~script() {
   const nb::gil_scoped_acquire held;
+  returned.reset();
   waits_for.reset();
   coroutine.reset();
   thrown = nullptr;
@@ -219,12 +223,15 @@ nb::object step(script& s, const std::optional<error>& ended_with) {
     const PySendResult how = PyIter_Send(s.coroutine.ptr(), Py_None, &yielded);
     if (how == PYGEN_ERROR) throw nb::python_error();
     nb::object made = nb::steal(yielded);
-    return how == PYGEN_RETURN ? nb::object() : made;
+    if (how != PYGEN_RETURN) return made;
+    s.returned = std::move(made);
+    return {};
   }
   try {
     return s.coroutine.attr("throw")(exception_of(*ended_with));
   } catch (nb::python_error& e) {
     if (!e.matches(PyExc_StopIteration)) throw;
+    s.returned = e.value().attr("value");
     return {};
   }
 }
@@ -233,8 +240,9 @@ nb::object step(script& s, const std::optional<error>& ended_with) {
 
 task<> drive(std::shared_ptr<script> s) {
   std::optional<error> ended_with;
+  const runtime::scope& here = co_await runtime::this_scope;
   for (;;) {
-    call* waits = nullptr;
+    awaited* waits = nullptr;
     {
       const nb::gil_scoped_acquire held;
       try {
@@ -249,6 +257,7 @@ task<> drive(std::shared_ptr<script> s) {
       }
     }
     ended_with.reset();
+    const runtime::work_meter::wait uncharged(waits->is_sleep ? nullptr : here.meter());
     try {
       co_await waits->ended();
     } catch (const runtime::failure& f) {  // this coroutine was cancelled
@@ -257,17 +266,6 @@ task<> drive(std::shared_ptr<script> s) {
     if (ended_with) waits->cancel();
   }
 }
-
-namespace {
-/// The exception of the program comes out, and not the error that stands for it.
-struct script_result {
-  std::shared_ptr<script> of;
-  nb::object operator()() const { return nb::none(); }
-  void failed() const {
-    if (of->thrown) std::rethrow_exception(of->thrown);
-  }
-};
-}  // namespace
 
 void add_ranks(nb::module_& m) {
   nb::class_<rank_home, home>(m, "Rank", "This process's place in a job. Make it with `parley.join` or `parley.run`.")
@@ -295,7 +293,9 @@ void add_ranks(nb::module_& m) {
       .def(
           "sleep",
           [](const rank_ptr& r, double s) {
-            return begin(r, pause(s > 0 ? span_of(s, {}) : std::chrono::nanoseconds()));
+            auto made = begin(r, pause(s > 0 ? span_of(s, {}) : std::chrono::nanoseconds()));
+            made->is_sleep = true;
+            return made;
           },
           nb::arg("seconds"), "`await rank.sleep(0.1)`, also in a simulation; or `.wait()`.")
       .def(

@@ -17,13 +17,23 @@ struct rank_home : home {
 };
 using rank_ptr = std::shared_ptr<rank_home>;
 
-/// Runs a Python coroutine as a coroutine of C++: whatever it awaits is a call of this rank. The first exception of Python is in `thrown`.
+/// Runs a Python coroutine as a coroutine of C++: whatever it awaits is `awaited`. The first exception of Python is in `thrown`.
 struct script {
   nb::object coroutine;
   nb::object waits_for;
+  nb::object returned;
   std::exception_ptr thrown;
   ~script();
 };
 runtime::task<> drive(std::shared_ptr<script> s);
+
+/// What the coroutine has returned, or its exception instead of the error that stands for it.
+struct script_result {
+  std::shared_ptr<script> of;
+  nb::object operator()() const { return of->returned.is_valid() ? of->returned : nb::none(); }
+  void failed() const {
+    if (of->thrown) std::rethrow_exception(of->thrown);
+  }
+};
 
 }  // namespace parley::python

@@ -37,6 +37,8 @@ from . import _await, _native  # noqa: E402
 from ._native import (  # noqa: E402
     P2P,
     Collective,
+    Constraints,
+    CoordinatedOp,
     Decision,
     Evidence,
     ExpectedTime,
@@ -46,18 +48,33 @@ from ._native import (  # noqa: E402
     Rank,
     RankPart,
     RankTime,
+    RoleOp,
     Transfer,
     Tunables,
     Work,
     tunables,
 )
+from . import configs as configs  # noqa: E402
+from . import registration as registration  # noqa: E402
 from .agree import Agreement  # noqa: E402
 from .errors import BadArgument, Failure, PeerFailed, Timeout  # noqa: E402
 
+from .registration import (  # noqa: E402
+    PairedOpConfig,
+    RegisteredPair,
+    RoleFunction,
+    register_asymmetric_autotuning,
+    register_coordinated_autotuning,
+    register_heterogeneous_autotuning,
+    register_paired_op_autotuning,
+)
+
 __version__: str = _native.version
-__all__ = ["Agreement", "BadArgument", "Collective", "Decision", "Evidence", "ExpectedTime", "Failure", "Kernel", "Loop", "P2P", "P2POperation",
-           "PeerFailed", "Rank", "RankPart", "RankTime", "Timeout", "Transfer", "Tunables", "Work", "current", "join", "run", "simulate",
-           "tunable", "tunables"]
+__all__ = ["Agreement", "BadArgument", "Collective", "Constraints", "CoordinatedOp", "Decision", "Evidence", "ExpectedTime", "Failure", "Kernel",
+           "Loop", "P2P", "P2POperation", "PairedOpConfig", "PeerFailed", "Rank", "RankPart", "RankTime", "RegisteredPair", "RoleFunction",
+           "RoleOp", "Timeout", "Transfer", "Tunables", "Work", "configs", "current", "join", "register_asymmetric_autotuning",
+           "register_coordinated_autotuning", "register_heterogeneous_autotuning", "register_paired_op_autotuning", "registration", "run",
+           "simulate", "tunable", "tunables"]
 
 Main = Callable[[Rank], Coroutine[Any, Any, None] | None]
 AllGather = Callable[[bytes], Sequence[bytes]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from types import TracebackType
 from typing import Any
 
 
@@ -58,3 +60,16 @@ def failure(code: str, text: str, facts: dict[str, Any]) -> Failure:
     for name, value in facts.items():
         setattr(made, name, value)
     return made
+
+
+def described(thrown: BaseException, trace: TracebackType | None) -> tuple[str, str]:
+    """The code and the text of an exception of the program's own function, with the place where it was raised; the extension calls this."""
+    if isinstance(thrown, Failure):
+        return thrown.code, str(thrown).removeprefix(f"{thrown.code}: ")
+    text = f"{type(thrown).__name__}: {thrown}" if str(thrown) else type(thrown).__name__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is not None:
+        code = trace.tb_frame.f_code
+        text += f" ({os.path.basename(code.co_filename)}:{trace.tb_lineno}, in {code.co_name})"
+    return "exception", text
