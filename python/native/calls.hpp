@@ -170,6 +170,8 @@ class call_of final : public call {
         return convert_(work_.wait());
       }
     } catch (const runtime::failure&) {
+      if (PyErr_CheckSignals() != 0)
+        throw nb::python_error();  // Ctrl-C in a function of the program that the call has run
       if constexpr (requires { convert_.failed(); }) convert_.failed();
       throw;
     }

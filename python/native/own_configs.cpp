@@ -158,7 +158,7 @@ struct group_role final : role_call {
   nb::object data;
 };
 
-/// A wait that a config's function awaits, once.
+/// A wait that a config's function awaits.
 class part_wait final : public awaited {
  public:
   part_wait(std::shared_ptr<const role_call> of, std::function<task<>()> wait)
@@ -168,17 +168,15 @@ class part_wait final : public awaited {
     runtime::scope& here = co_await runtime::this_scope;
     of_->check();
     if (&here != of_->home) refuse("a part is awaited by another coroutine than the config's function; await it there");
-    if (std::exchange(is_used_, true)) refuse("a part is awaited twice; make a new one for each `await`");
     co_await wait_();
   }
   void cancel() noexcept override {}
-  /// For `await`: yields itself once.
+  /// For `await`: yields itself once, so that a second `await` returns at once.
   bool next() noexcept { return !std::exchange(is_yielded_, true); }
 
  private:
   std::shared_ptr<const role_call> of_;
   std::function<task<>()> wait_;
-  bool is_used_ = false;
   bool is_yielded_ = false;
 };
 using wait_ptr = std::unique_ptr<part_wait>;
@@ -307,14 +305,15 @@ struct run_of_function {
 
   /// Throws what the function has thrown, as an error of parley. Needs the GIL, and `thrown`, because the function has ended.
   void end(const std::exception_ptr& thrown) {
-    std::exception_ptr why = thrown;
-    if (s->thrown) {
+    std::exception_ptr why;
+    if (thrown) {
       try {
-        std::rethrow_exception(s->thrown);
+        std::rethrow_exception(s->thrown ? s->thrown : thrown);
       } catch (nb::python_error& e) {
         why = error_for(e);
-      } catch (...) {
-        why = std::current_exception();
+      } catch (const runtime::failure& f) {
+        why = std::make_exception_ptr(runtime::failure(error::in_words(
+            f.code(), f.reason().about(), title() + ": " + f.reason().text(), f.reason().began_with())));
       }
     }
     s->thrown = nullptr;
@@ -351,7 +350,7 @@ struct run_of_function {
     }
     const error why = located_error_of(e);
     const errc code = why.code() == errc::exception ? errc::config_failed : why.code();
-    runtime::raise(error::in_words(code, {}, title() + ": " + why.text()));
+    runtime::raise(error::in_words(code, {}, title() + (why.text().empty() ? " failed" : ": " + why.text())));
   }
 };
 
@@ -748,7 +747,7 @@ void add_own_configs(nb::module_& m) {
           "buffers; None: no "
           "limit. `compare_trials`: a trial's result is compared with the default's.");
   nb::class_<payload>(m, "_Payload", nb::type_slots(payload_slots), "Memory of a call, for the time of the call.");
-  nb::class_<part_wait, awaited>(m, "Part", "What a config's function awaits, once.")
+  nb::class_<part_wait, awaited>(m, "Part", "What a config's function awaits.")
       .def(
           "__await__", [](nb::handle self) { return nb::borrow(self); },
           nb::sig("def __await__(self) -> collections.abc.Generator[typing.Any, None, None]"))

@@ -239,7 +239,9 @@ nb::object step(script& s, const std::optional<error>& ended_with) {
 }  // namespace
 
 task<> drive(std::shared_ptr<script> s) {
+  constexpr int most_ignored = 100;
   std::optional<error> ended_with;
+  int ignored = 0;
   const runtime::scope& here = co_await runtime::this_scope;
   for (;;) {
     awaited* waits = nullptr;
@@ -263,7 +265,11 @@ task<> drive(std::shared_ptr<script> s) {
     } catch (const runtime::failure& f) {  // this coroutine was cancelled
       ended_with = f.reason();
     }
-    if (ended_with) waits->cancel();
+    if (!ended_with) continue;
+    waits->cancel();
+    // Its further waits end at once, so a loop around them would never end.
+    if (here.cancelled() != errc::none && ++ignored > most_ignored)
+      runtime::raise({here.cancelled(), "a coroutine goes on awaiting although it was cancelled; let it end"});
   }
 }
 

@@ -20,10 +20,10 @@ one function per role:
             if middle:
                 await parts.receive(0, data[:middle])
 
-Both functions decide from the config's parameters and `len(data)` alone how the payload is cut. parley rehearses a config, except the default,
-on scratch memory before it runs in a call. A config whose functions do not fit, that raises, hangs, or brings wrong bytes, is left out by name:
-`rank.warnings` and the decision's evidence say why. One that fails later, in a call, ends that call with the code `config_failed` on both
-ranks, and does not run again.
+Both functions decide from the config's parameters and `len(data)` alone how the payload is cut. parley rehearses a config on scratch
+memory before it runs in a call; only the default may run earlier. A config whose functions do not fit, that raises, hangs, or brings wrong
+bytes, is left out by name, and `rank.warnings` says why, on the rank that is to blame. A config that fails later, in a call, ends that call
+with the code `config_failed`, and does not run again.
 
 Rules for all functions of configs:
 
@@ -41,10 +41,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from ._native import Constraints, GroupCall, PartReceiver, PartSender
+from ._native import Constraints, GroupCall, Part, PartReceiver, PartSender
 from .errors import BadArgument
 
-__all__ = ["Constraints", "GroupCall", "GroupConfig", "Grouping", "PairedConfig", "PartReceiver", "PartSender", "Role", "Transferring", "by_piece",
+__all__ = ["Constraints", "GroupCall", "GroupConfig", "Grouping", "PairedConfig", "Part", "PartReceiver", "PartSender", "Role", "Transferring", "by_piece",
            "chain", "chunked", "direct", "get", "grouped", "nccl", "one_shot", "paired", "put", "star", "tree", "two_shot", "ucx"]
 
 # What a function of a config returns: a coroutine, a generator, or an awaitable.

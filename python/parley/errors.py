@@ -65,7 +65,7 @@ def failure(code: str, text: str, facts: dict[str, Any]) -> Failure:
 def described(thrown: BaseException, trace: TracebackType | None) -> tuple[str, str]:
     """The code and the text of an exception of the program's own function, with the place where it was raised; the extension calls this."""
     if isinstance(thrown, Failure):
-        return thrown.code, str(thrown).removeprefix(f"{thrown.code}: ")
+        return thrown.code, str(thrown).removeprefix(thrown.code).removeprefix(": ")
     text = f"{type(thrown).__name__}: {thrown}" if str(thrown) else type(thrown).__name__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

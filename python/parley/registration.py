@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, overload
 
 from . import _native
 from .configs import Receiving, Sending, paired
@@ -32,6 +32,7 @@ __all__ = ["Function", "PairedOpConfig", "RegisteredPair", "RoleFunction", "regi
 RoleOf: TypeAlias = Callable[[int], str]
 # The work of a role: a plain function or a coroutine function of the data of a call.
 Function: TypeAlias = Callable[[Any], Any]
+CapabilityCheck: TypeAlias = Callable[[int], Sequence[bool]]
 T = TypeVar("T")
 
 
@@ -151,10 +152,16 @@ def register_coordinated_autotuning(rank: _native.Rank, name: str, operations: O
 # ---- mixed machines
 
 
-def register_heterogeneous_autotuning(rank: _native.Rank, name: str, configs: Sequence[Any], capability_check: Callable[[int], Sequence[bool]],
-                                      make: Callable[..., T] = _native.Collective, **options: Any) -> T:  # type: ignore[assignment]
+@overload
+def register_heterogeneous_autotuning(rank: _native.Rank, name: str, configs: Sequence[Any], capability_check: CapabilityCheck,
+                                      **options: Any) -> _native.Collective: ...
+@overload
+def register_heterogeneous_autotuning(rank: _native.Rank, name: str, configs: Sequence[Any], capability_check: CapabilityCheck,
+                                      make: Callable[..., T], **options: Any) -> T: ...
+def register_heterogeneous_autotuning(rank: _native.Rank, name: str, configs: Sequence[Any], capability_check: CapabilityCheck,
+                                      make: Callable[..., Any] = _native.Collective, **options: Any) -> Any:
     """An operation whose ranks can run different configs of one list. `capability_check(rank)` returns for each of `configs`, in their order,
-    whether that rank can run it; the first one is the default, and every rank must be able to run it.
+    whether that rank can run it; the first one is the default, and every rank must be able to run it. It is asked about this rank only.
 
     A rank that lacks a config runs another one of the same wire class in its place: at first the first of its list, later the fastest.
     Without one, the config is left out on all ranks. `make`: Collective, Transfer or P2P; `options` are its others, such as `role=`.
