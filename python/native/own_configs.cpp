@@ -168,7 +168,16 @@ class part_wait final : public awaited {
     runtime::scope& here = co_await runtime::this_scope;
     of_->check();
     if (&here != of_->home) refuse("a part is awaited by another coroutine than the config's function; await it there");
-    co_await wait_();
+    std::exception_ptr thrown;
+    try {
+      co_await wait_();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    if (!thrown) co_return;
+    co_await runtime::
+        yield;  // a function that tries again for ever must not stop the loop, which ends the call at its deadline
+    std::rethrow_exception(thrown);
   }
   void cancel() noexcept override {}
   /// For `await`: yields itself once, so that a second `await` returns at once.
@@ -434,14 +443,25 @@ task<> run_group(const own_functions& of, const tuning::config_identity& config,
 
 // ---- a config's description ---------------------------------------------------------------------------------------------
 
+/// The attribute, or nothing if there is none. Throws what a property throws.
+nb::object attribute_or_none(nb::handle of, const char* name) {
+  try {
+    return nb::getattr(of, name);
+  } catch (nb::python_error& e) {
+    if (!e.matches(PyExc_AttributeError)) throw;
+    return {};
+  }
+}
+
 /// An attribute of a config, or what it is without one.
 template <class T>
 T attribute(nb::handle of, const char* name, T otherwise, const char* kind) {
-  if (!nb::hasattr(of, name)) return otherwise;
+  const nb::object found = attribute_or_none(of, name);
   T value{};
-  if (nb::try_cast(of.attr(name), value)) return value;
+  if (!found.is_valid()) return otherwise;
+  if (nb::try_cast(found, value)) return value;
   refuse("config " + nb::cast<std::string>(of.attr("__class__").attr("__name__")) + ": `" + name + "` is " + kind +
-         ", not " + nb::cast<std::string>(nb::repr(of.attr(name))));
+         ", not " + nb::cast<std::string>(nb::repr(found)));
 }
 
 tuning::config_identity identity_of(nb::handle of) {
@@ -469,9 +489,11 @@ class own_config : public Base {
  public:
   runtime::result<> available() const override {
     const nb::gil_scoped_acquire held;
-    if (!functions_.object->is_valid() || !nb::hasattr(*functions_.object, "available")) return {};
+    if (!functions_.object->is_valid()) return {};
     try {
-      const nb::object answer = functions_.object->attr("available")();
+      const nb::object asked = attribute_or_none(*functions_.object, "available");
+      if (!asked.is_valid()) return {};
+      const nb::object answer = asked();
       if (answer.is_none() || answer.is(nb::handle(Py_True))) return {};
       std::string why = "its `available` says no";
       nb::try_cast(answer, why);
@@ -509,6 +531,10 @@ class own_paired_config final : public own_config<ops::paired_config> {
   }
   task<> receive(part_receiver& in, std::span<std::byte> data) const override {
     return run_edge(functions_, identity(), in, data);
+  }
+  runtime::result<> works_over(const runtime::link&, const runtime::memory_space* memory) const override {
+    if (memory == nullptr || !memory->has_streams()) return {};
+    return error{errc::unavailable, "its functions are of Python, for payloads in host memory"};
   }
 };
 
@@ -595,6 +621,21 @@ ops::capability_function capabilities_of(home& where, const std::optional<nb::ca
   };
 }
 
+namespace {
+
+/// Rethrows an exception of the program's function as the error that its op should see: Ctrl-C and errors of parley are no fault of the
+/// function. Needs the GIL.
+[[noreturn]] void rethrow_for_op(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (nb::python_error& e) {
+    if (e.matches(PyExc_KeyboardInterrupt)) runtime::raise({errc::cancelled, "it was interrupted"});
+    runtime::raise(located_error_of(e));
+  }
+}
+
+}  // namespace
+
 task<> run_function(kept_object function, kept_object argument, std::shared_ptr<script> s) {
   {
     const nb::gil_scoped_acquire held;
@@ -602,14 +643,22 @@ task<> run_function(kept_object function, kept_object argument, std::shared_ptr<
       if (!function->is_valid()) runtime::raise({errc::closed, "this rank has left its job"});
       s->returned = (*function)(*argument);
       s->coroutine = coroutine_of(s->returned);
-    } catch (nb::python_error& e) {
+    } catch (nb::python_error&) {
       s->thrown = std::current_exception();
-      runtime::raise(error_of(e));
+      rethrow_for_op(s->thrown);
     }
     if (!s->coroutine.is_valid()) co_return;
     s->returned.reset();
   }
-  co_await drive(s);
+  std::exception_ptr thrown;
+  try {
+    co_await drive(s);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  if (!thrown) co_return;
+  const nb::gil_scoped_acquire held;
+  rethrow_for_op(s->thrown ? s->thrown : thrown);
 }
 
 // ---- bindings -----------------------------------------------------------------------------------------------------------
