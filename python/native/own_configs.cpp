@@ -168,16 +168,7 @@ class part_wait final : public awaited {
     runtime::scope& here = co_await runtime::this_scope;
     of_->check();
     if (&here != of_->home) refuse("a part is awaited by another coroutine than the config's function; await it there");
-    std::exception_ptr thrown;
-    try {
-      co_await wait_();
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    if (!thrown) co_return;
-    co_await runtime::
-        yield;  // a function that tries again for ever must not stop the loop, which ends the call at its deadline
-    std::rethrow_exception(thrown);
+    co_await wait_();
   }
   void cancel() noexcept override {}
   /// For `await`: yields itself once, so that a second `await` returns at once.

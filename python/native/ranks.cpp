@@ -267,9 +267,9 @@ task<> drive(std::shared_ptr<script> s) {
     }
     if (!ended_with) continue;
     waits->cancel();
-    // Its further waits end at once, so a loop around them would never end.
-    if (here.cancelled() != errc::none && ++ignored > most_ignored)
-      runtime::raise({here.cancelled(), "a coroutine goes on awaiting although it was cancelled; let it end"});
+    // It was cancelled, or its config's call has failed: further waits end at once, so a loop around them would never end.
+    if (++ignored > most_ignored)
+      runtime::raise({ended_with->code(), "a coroutine goes on awaiting although its waits have failed; let it end"});
   }
 }
 

@@ -35,9 +35,10 @@ def test_every_program_begins_with_what_it_shows_and_what_had_to_change() -> Non
 
 
 def test_example_1_pairs_halves_by_their_ids(tmp_path: Path) -> None:
-    for printed in both_ways(tmp_path, "paired_transfer.py", 2):
+    virtual, real = both_ways(tmp_path, "paired_transfer.py", 2)
+    for printed in (virtual, real):
         assert "left out: compressed: the receiver has no function for it" in printed
-        assert "chunked(chunk_bytes=" in printed or "direct" in printed, printed
+    assert "chunked(chunk_bytes=262144 in_flight=4) - " in virtual  # on real ranks, the load of the machine decides how soon
 
 
 def test_example_1_leaves_a_third_rank_alone(tmp_path: Path) -> None:

@@ -476,6 +476,25 @@ def test_a_config_that_hangs_is_ended_in_its_rehearsal(at: int, ignores: bool) -
     assert len(warned) == 1 + at and all("config hangs" in w and "rehearsal failed" in w for w in warned), warned
 
 
+def test_a_config_that_tries_a_failed_part_again_for_ever_is_ended() -> None:
+    warned: list[str] = []
+
+    async def main(rank: parley.Rank) -> None:
+        async def send(out: configs.PartSender, data: memoryview) -> None:
+            while True:
+                try:
+                    await out.send(0, data)
+                except parley.Failure:
+                    pass
+
+        t = pair(rank, configs.paired("again", send, receive_whole))
+        assert (await decided(rank, t)).config == "direct"
+        warned.extend(rank.warnings)
+
+    assert parley.simulate(main) == 0
+    assert len(warned) == 1 and "goes on awaiting although its waits have failed" in warned[0], warned
+
+
 def test_a_config_that_calls_its_own_operation_is_left_out() -> None:
     warned: list[str] = []
 
@@ -610,6 +629,81 @@ def main(rank):
 raise SystemExit(parley.run(main))
 """)
     assert "peer_failed 0 t 0->1" in made.stdout, made.stdout + made.stderr
+
+
+def test_own_configs_run_in_a_program_of_asyncio(job: Job) -> None:
+    made = job("""
+import asyncio
+import parley
+from parley import configs
+
+class Halves(configs.PairedConfig):
+    def __init__(self, rank):
+        self.rank = rank
+
+    async def send(self, out, data):
+        await out.send(0, data[:len(data) // 2])
+        await self.rank.sleep(0.001)
+        await out.send(len(data) // 2, data[len(data) // 2:])
+
+    async def receive(self, parts, data):
+        await parts.receive(0, data[:len(data) // 2])
+        await parts.receive(len(data) // 2, data[len(data) // 2:])
+
+async def exchange(rank):
+    p = parley.P2P(rank, "p", configs=[Halves(rank)])
+    peer, ticks = 1 - rank.id, 0
+
+    async def count():
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.001)
+            ticks += 1
+
+    beside = asyncio.create_task(count())
+    for i in range(50):
+        theirs = bytearray(10_000)
+        await p.start([p.isend(bytes([i]) * 10_000, to=peer), p.irecv(theirs, source=peer)])
+        assert theirs == bytes([i]) * 10_000
+    beside.cancel()
+    assert ticks > 10, ticks
+    print("done")
+
+with parley.join() as rank:
+    asyncio.run(exchange(rank))
+""")
+    assert made.returncode == 0 and made.stdout.count("done") == 2, made.stdout + made.stderr
+
+
+def test_a_rank_that_dies_in_a_group_config_is_named(job: Job) -> None:
+    made = job("""
+import os, signal
+import parley
+from parley import configs
+
+class Dies(configs.GroupConfig):
+    async def lead(self, call):
+        call.receive(1, 0, call.scratch(len(call.data)))
+        call.receive(2, 0, call.scratch(len(call.data)))
+        await call.drain()
+
+    async def work(self, call):
+        if call.place == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        call.send(call.leader, 0, call.data)
+        call.receive(call.leader, 0, call.data)
+        await call.drain()
+
+def main(rank):
+    c = parley.Collective(rank, "sums", configs=[Dies])
+    try:
+        c.all_reduce(memoryview(bytearray(4000)).cast("i"))
+    except parley.Failure as why:
+        print(why.code, why.peer)
+
+raise SystemExit(parley.run(main))
+""", ranks=3)
+    assert made.stdout.count("peer_failed 2") == 2, made.stdout + made.stderr
 
 
 def test_ctrl_c_in_an_own_config_is_the_programs(job: Job) -> None:
