@@ -170,7 +170,6 @@ class part_wait final : public awaited {
     if (&here != of_->home) refuse("a part is awaited by another coroutine than the config's function; await it there");
     co_await wait_();
   }
-  void cancel() noexcept override {}
   /// For `await`: yields itself once, so that a second `await` returns at once.
   bool next() noexcept { return !std::exchange(is_yielded_, true); }
 
@@ -787,6 +786,7 @@ void add_own_configs(nb::module_& m) {
           "buffers; None: no "
           "limit. `compare_trials`: a trial's result is compared with the default's.");
   nb::class_<payload>(m, "_Payload", nb::type_slots(payload_slots), "Memory of a call, for the time of the call.");
+  nb::class_<awaited>(m, "Awaited", "What a config's function can await.");
   nb::class_<part_wait, awaited>(m, "Part", "What a config's function awaits.")
       .def(
           "__await__", [](nb::handle self) { return nb::borrow(self); },

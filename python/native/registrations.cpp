@@ -68,7 +68,7 @@ task<> run_registered(Op op, std::span<std::byte> bytes, passed_ptr calls, std::
 
 template <class Op>
 std::unique_ptr<call> irun(registered<Op>& r, nb::object data) {
-  r.where->check();
+  const hold held = r.where->check();
   buffer b;
   if (!data.is_none()) b = memory_of(data, access::reads, "data");
   const auto p = std::make_shared<passed>(passed{.data = kept(data)});
@@ -115,7 +115,7 @@ registered<Op> make_registered(const rank_ptr& where, const std::string& name,
                                const std::vector<operation_row>& operations, const std::vector<config_row>& configs,
                                const nb::callable& role_fn, const std::optional<tuning::constraints>& allowed,
                                Register how) {
-  where->check();
+  const hold held = where->check();
   const auto calls = std::make_shared<passed_objects>();
   const lists all = lists_of(*where, calls, operations, configs);
   const role_function role = [&](rank_id r) { return role_fn(r); };
@@ -139,14 +139,14 @@ nb::class_<registered<Op>> add_registered(nb::module_& m, const char* name, cons
       .def(
           "decision",
           [](const r& self, std::uint64_t bytes) {
-            self.where->check();
+            const hold held = self.where->check();
             return self.op.decision(bytes);
           },
           nb::arg("bytes"), "What runs for data of so many bytes, and why.")
       .def(
           "retune",
           [](const r& self, std::optional<std::uint64_t> bytes, const std::string& why) {
-            self.where->check();
+            const hold held = self.where->check();
             self.op.agreed().retune(bytes, why);
           },
           nb::arg("bytes") = nb::none(), nb::arg("why") = "",

@@ -492,7 +492,7 @@ def test_a_config_that_tries_a_failed_part_again_for_ever_is_ended() -> None:
         warned.extend(rank.warnings)
 
     assert parley.simulate(main) == 0
-    assert len(warned) == 1 and "goes on awaiting although its waits have failed" in warned[0], warned
+    assert len(warned) == 1 and "config again: bad_argument" in warned[0], warned
 
 
 def test_a_config_that_calls_its_own_operation_is_left_out() -> None:
