@@ -318,7 +318,7 @@ struct run_of_function {
     s->thrown = nullptr;
     s->coroutine.reset();
     s->waits_for.reset();
-    s->returned.reset();
+    s->result.reset();
     call->end();
     if (call->is_viewed()) PyGC_Collect();
     if (why) std::rethrow_exception(why);
@@ -631,14 +631,14 @@ task<> run_function(kept_object function, kept_object argument, std::shared_ptr<
     const nb::gil_scoped_acquire held;
     try {
       if (!function->is_valid()) runtime::raise({errc::closed, "this rank has left its job"});
-      s->returned = (*function)(*argument);
-      s->coroutine = coroutine_of(s->returned);
+      s->result = (*function)(*argument);
+      s->coroutine = coroutine_of(s->result);
     } catch (nb::python_error&) {
       s->thrown = std::current_exception();
       rethrow_for_op(s->thrown);
     }
     if (!s->coroutine.is_valid()) co_return;
-    s->returned.reset();
+    s->result.reset();
   }
   std::exception_ptr thrown;
   try {

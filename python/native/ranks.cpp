@@ -237,7 +237,7 @@ int simulate(nb::object main, std::uint32_t ranks, std::uint64_t seed, const std
 
 script::~script() {
   const nb::gil_scoped_acquire held;
-  returned.reset();
+  result.reset();
   waits_for.reset();
   coroutine.reset();
   thrown = nullptr;
@@ -256,14 +256,14 @@ nb::object step(script& s, const std::optional<error>& ended_with) {
     if (how == PYGEN_ERROR) throw nb::python_error();
     nb::object made = nb::steal(yielded);
     if (how != PYGEN_RETURN) return made;
-    s.returned = std::move(made);
+    s.result = std::move(made);
     return {};
   }
   try {
     return s.coroutine.attr("throw")(exception_of(*ended_with));
   } catch (nb::python_error& e) {
     if (!e.matches(PyExc_StopIteration)) throw;
-    s.returned = e.value().attr("value");
+    s.result = e.value().attr("value");
     return {};
   }
 }

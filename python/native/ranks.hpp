@@ -21,7 +21,7 @@ using rank_ptr = std::shared_ptr<rank_home>;
 struct script {
   nb::object coroutine;
   nb::object waits_for;
-  nb::object returned;
+  nb::object result;
   std::exception_ptr thrown;
   ~script();
 };
@@ -30,7 +30,7 @@ runtime::task<> drive(std::shared_ptr<script> s);
 /// What the coroutine has returned, or its exception instead of the error that stands for it.
 struct script_result {
   std::shared_ptr<script> of;
-  nb::object operator()() const { return of->returned.is_valid() ? of->returned : nb::none(); }
+  nb::object operator()() const { return of->result.is_valid() ? of->result : nb::none(); }
   void failed() const {
     if (of->thrown) std::rethrow_exception(of->thrown);
   }
