@@ -33,14 +33,10 @@ nb::object coroutine_of(const nb::object& returned) {
 }
 
 error located_error_of(nb::python_error& e) {
-  const nb::object described = nb::module_::import_("parley.errors").attr("described")(e.value(), e.traceback());
-  const auto [code, text] = nb::cast<std::pair<std::string, std::string>>(described);
-  errc known = errc::exception;
-  for (std::uint64_t n = 0; n < static_cast<std::uint64_t>(errc::exception); ++n) {
-    const errc each = runtime::errc_of(n, errc::exception);
-    if (runtime::name(each) == code) known = each;
-  }
-  return error::in_words(known, {}, text);
+  const error plain = error_of(e);
+  if (plain.code() != errc::exception) return plain;
+  const nb::object place = nb::module_::import_("parley.errors").attr("place_of")(e.traceback());
+  return error::in_words(errc::exception, {}, plain.text() + nb::cast<std::string>(place));
 }
 
 namespace {
@@ -280,7 +276,7 @@ struct run_of_function {
   run_of_function(const run_of_function&) = delete;
   run_of_function& operator=(const run_of_function&) = delete;
   ~run_of_function() {
-    const nb::gil_scoped_acquire held;
+    const with_gil held;
     call->end();
     s.reset();
     if (parts != nullptr && parts->in_flight() != 0) static_cast<void>(new auto(call));  // their memory must stay
@@ -371,7 +367,7 @@ task<> run_edge(const own_functions& of, const tuning::config_identity& config, 
   runtime::scope& here = co_await runtime::this_scope;
   std::optional<run_of_function> run;
   {
-    const nb::gil_scoped_acquire held;
+    const with_gil held;
     const auto call = std::make_shared<edge_call<Parts>>(parts, config, here);
     run.emplace(of, sends ? "send" : "receive", call);
     run->parts = &parts;
@@ -384,7 +380,7 @@ task<> run_edge(const own_functions& of, const tuning::config_identity& config, 
     thrown = std::current_exception();
   }
   if (thrown) {
-    const nb::gil_scoped_acquire held;
+    const with_gil held;
     try {
       run->end(thrown);
     } catch (...) {
@@ -401,7 +397,7 @@ task<> run_edge(const own_functions& of, const tuning::config_identity& config, 
   }
   run->parts = nullptr;
   if (thrown) std::rethrow_exception(thrown);
-  const nb::gil_scoped_acquire held;
+  const with_gil held;
   if (copies && !sends) {
     const auto& came = nb::inst_ptr<payload>(run->call->memories.front())->bytes;
     std::memcpy(data.data(), came.data(), came.size());
@@ -414,7 +410,7 @@ task<> run_group(const own_functions& of, const tuning::config_identity& config,
   runtime::scope& here = co_await runtime::this_scope;
   std::optional<run_of_function> run;
   {
-    const nb::gil_scoped_acquire held;
+    const with_gil held;
     const auto call = std::make_shared<group_role>(g, config, here);
     run.emplace(of, role, call);
     call->data = call->show(g.data(), false);
@@ -426,7 +422,7 @@ task<> run_group(const own_functions& of, const tuning::config_identity& config,
   } catch (...) {
     thrown = std::current_exception();
   }
-  const nb::gil_scoped_acquire held;
+  const with_gil held;
   static_cast<group_role&>(*run->call).data.reset();
   run->end(thrown);
 }
@@ -478,7 +474,7 @@ template <class Base>
 class own_config : public Base {
  public:
   runtime::result<> available() const override {
-    const nb::gil_scoped_acquire held;
+    const with_gil held;
     if (!functions_.object->is_valid()) return {};
     try {
       const nb::object asked = attribute_or_none(*functions_.object, "available");
@@ -597,7 +593,7 @@ ops::capability_function capabilities_of(home& where, const std::optional<nb::ca
   kept_object function = kept(*can_run);
   where.kept_objects.emplace_back(function);
   return [function](runtime::rank_id self) {
-    const nb::gil_scoped_acquire held;
+    const with_gil held;
     if (!function->is_valid()) runtime::raise({errc::closed, "this rank has left its job"});
     try {
       const nb::object answers = (*function)(self);
@@ -628,7 +624,7 @@ namespace {
 
 task<> run_function(kept_object function, kept_object argument, std::shared_ptr<script> s) {
   {
-    const nb::gil_scoped_acquire held;
+    const with_gil held;
     try {
       if (!function->is_valid()) runtime::raise({errc::closed, "this rank has left its job"});
       s->result = (*function)(*argument);
@@ -647,7 +643,7 @@ task<> run_function(kept_object function, kept_object argument, std::shared_ptr<
     thrown = std::current_exception();
   }
   if (!thrown) co_return;
-  const nb::gil_scoped_acquire held;
+  const with_gil held;
   rethrow_for_op(s->thrown ? s->thrown : thrown);
 }
 
@@ -733,7 +729,7 @@ void add_group_call(nb::module_& m) {
             const auto to = group_part_of(s, into, access::writes, "into");
             const auto from = group_part_of(s, source, access::reads, "source");
             check_pair(g, to, from);
-            const nb::gil_scoped_release free;
+            const without_gil free;
             g.combine(to, from);
           },
           nb::arg("into"), nb::arg("source"), "into = into (+) source, element by element. Both are whole elements.")

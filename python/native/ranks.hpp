@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace parley::python {
 
@@ -31,8 +32,10 @@ runtime::task<> drive(std::shared_ptr<script> s);
 struct script_result {
   std::shared_ptr<script> of;
   nb::object operator()() const { return of->result.is_valid() ? of->result : nb::none(); }
+  void forget() { of.reset(); }
   void failed() const {
-    if (of->thrown) std::rethrow_exception(of->thrown);
+    if (of->thrown)
+      std::rethrow_exception(std::exchange(of->thrown, nullptr));  // its traceback may hold the call itself
   }
 };
 

@@ -62,14 +62,11 @@ def failure(code: str, text: str, facts: dict[str, Any]) -> Failure:
     return made
 
 
-def described(thrown: BaseException, trace: TracebackType | None) -> tuple[str, str]:
-    """The code and the text of an exception of the program's own function, with the place where it was raised; the extension calls this."""
-    if isinstance(thrown, Failure):
-        return thrown.code, str(thrown).removeprefix(thrown.code).removeprefix(": ")
-    text = f"{type(thrown).__name__}: {thrown}" if str(thrown) else type(thrown).__name__
-    while trace is not None and trace.tb_next is not None:
+def place_of(trace: TracebackType | None) -> str:
+    """Where an exception of the program's own function was raised, ` (program.py:12, in send)`; the extension calls this."""
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
         trace = trace.tb_next
-    if trace is not None:
-        code = trace.tb_frame.f_code
-        text += f" ({os.path.basename(code.co_filename)}:{trace.tb_lineno}, in {code.co_name})"
-    return "exception", text
+    code = trace.tb_frame.f_code
+    return f" ({os.path.basename(code.co_filename)}:{trace.tb_lineno}, in {code.co_name})"

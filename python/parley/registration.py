@@ -19,8 +19,7 @@ What cannot work is an error when it is registered: `BadArgument`; `Failure` wit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 from . import _native
 from .configs import Receiving, Sending, paired
@@ -39,8 +38,7 @@ T = TypeVar("T")
 # ---- paired
 
 
-@dataclass(frozen=True)
-class PairedOpConfig:
+class PairedOpConfig(NamedTuple):
     """One config of a paired operation, or one role's half of it. Entries with one `config_id` are merged, at any place of the list.
 
     `config_id`: `fast`, `cut(chunk_bytes=4096)`; the functions find its parameters in their first argument. `send` and `receive` are
@@ -52,8 +50,7 @@ class PairedOpConfig:
     receive: Receiving | None = None
 
 
-@dataclass(frozen=True)
-class RegisteredPair:
+class RegisteredPair(NamedTuple):
     """`op` sends and receives; `left_out` says which ids have no function for a role: `chunked: the receiver has no function for it`."""
 
     op: _native.Transfer
@@ -95,8 +92,7 @@ def register_paired_op_autotuning(rank: _native.Rank, send_op: str, recv_op: str
 # ---- per role
 
 
-@dataclass(frozen=True)
-class RoleFunction:
+class RoleFunction(NamedTuple):
     """A function of a role, with what parley cannot know of it.
 
     `fits`: for coordinated roles; functions with different words never run together, such as the two sides of an exchange in other formats.
