@@ -1014,3 +1014,27 @@ def test_the_leaders_own_work_runs_between_and_its_exception_comes_out() -> None
                 await inside.iall_reduce(data)
 
     assert parley.simulate(main, ranks=4) == 0
+
+
+def test_a_virtual_rank_that_dies_inside_own_configs_does_no_harm() -> None:
+    async def main(rank: parley.Rank) -> None:
+        async def send(out: configs.PartSender, data: memoryview) -> None:
+            out.keep_in_flight(4)
+            for at in range(0, len(data), 5000):
+                await out.send(at, bytes(data[at:at + 5000]))
+
+        async def receive(parts: configs.PartReceiver, data: memoryview) -> None:
+            for at in range(0, len(data), 5000):
+                into = bytearray(min(5000, len(data) - at))
+                await parts.receive(at, into)
+                await rank.sleep(1e-5)
+                data[at:at + 5000] = into
+
+        t = pair(rank, configs.paired("copies", send, receive), FarHalfFirst, timeout=30)
+        c = parley.Collective(rank, "sums", configs=[Star], timeout=30)
+        for _ in range(40):
+            await move(rank, t)
+            await sum_up(rank, c, 50)
+
+    for seed in range(1, 9):
+        assert parley.simulate(main, seed=seed, faults="death") == 0
