@@ -80,7 +80,7 @@ bool lies_in(std::span<const std::byte> part, std::span<const std::byte> whole) 
 
 // ---- what a function gets -----------------------------------------------------------------------------------------------
 
-nb::dict parameters_of(const tuning::config_identity& config) {
+nb::dict dict_of(const tuning::config_identity& config) {
   nb::dict all;
   for (const tuning::parameter& p : config.parameters) {
     const auto number = config.number(p.name);
@@ -91,8 +91,7 @@ nb::dict parameters_of(const tuning::config_identity& config) {
 
 /// One call of one role of a config, as its function sees it. After the function has ended, everything throws `bad_argument`.
 struct role_call {
-  role_call(const tuning::config_identity& config, runtime::scope& here)
-      : parameters(parameters_of(config)), home(&here) {}
+  role_call(const tuning::config_identity& c, runtime::scope& here) : config(c), home(&here) {}
   role_call(const role_call&) = delete;
   role_call& operator=(const role_call&) = delete;
   virtual ~role_call() = default;
@@ -124,7 +123,12 @@ struct role_call {
     for (const nb::object& m : memories) nb::inst_ptr<payload>(m)->is_over = true;
   }
 
-  nb::dict parameters;
+  nb::dict parameters() const {
+    check();
+    return dict_of(config);
+  }
+
+  const tuning::config_identity& config;
   runtime::scope* home;  // where the function runs; null once it has ended
   std::vector<nb::object> memories;
   std::vector<keep> keeps;  // memory of the program's that parts lie in
@@ -166,15 +170,21 @@ class part_wait final : public awaited {
     if (&here != of_->home) refuse("a part is awaited by another coroutine than the config's function; await it there");
     co_await wait_();
   }
-  /// For `await`: yields itself once, so that a second `await` returns at once.
-  bool next() noexcept { return !std::exchange(is_yielded_, true); }
 
  private:
   std::shared_ptr<const role_call> of_;
   std::function<task<>()> wait_;
-  bool is_yielded_ = false;
 };
 using wait_ptr = std::unique_ptr<part_wait>;
+
+/// What `await part` iterates over: the part, once. By slots, because an exception of C++ for each end costs as much as all the rest.
+struct part_iterator {
+  nb::object part;
+};
+PyObject* next_of(PyObject* self) { return std::exchange(nb::inst_ptr<part_iterator>(self)->part, {}).release().ptr(); }
+PyType_Slot iterator_slots[] = {{Py_tp_iter, reinterpret_cast<void*>(&PyObject_SelfIter)},
+                                {Py_tp_iternext, reinterpret_cast<void*>(&next_of)},
+                                {0, nullptr}};
 
 task<> drain(actors::parts_in_flight& parts) { co_await parts.drain(); }
 
@@ -667,7 +677,7 @@ void add_edge_call(nb::class_<edge_call<Parts>>& c) {
       .def_prop_ro(
           "total_bytes", [](const call& self) { return self.get().total_bytes(); }, "The size of the payload.")
       .def_prop_ro(
-          "parameters", [](const call& self) { return self.parameters; },
+          "parameters", [](const call& self) { return self.parameters(); },
           nb::sig("def parameters(self) -> dict[str, int | str]"), "The config's parameters; whole numbers are ints.");
 }
 
@@ -711,7 +721,7 @@ void add_group_call(nb::module_& m) {
           },
           nb::sig("def data(self) -> memoryview"), "The bytes of this rank's buffer: contribution and result.")
       .def_prop_ro(
-          "parameters", [](const group_role& s) { return s.parameters; },
+          "parameters", [](const group_role& s) { return s.parameters(); },
           nb::sig("def parameters(self) -> dict[str, int | str]"), "The config's parameters; whole numbers are ints.")
       .def_prop_ro(
           "has_between", [](const group_role& s) { return s.get().has_between(); },
@@ -785,17 +795,9 @@ void add_own_configs(nb::module_& m) {
   nb::class_<awaited>(m, "Awaited", "What a config's function can await.");
   nb::class_<part_wait, awaited>(m, "Part", "What a config's function awaits.")
       .def(
-          "__await__", [](nb::handle self) { return nb::borrow(self); },
-          nb::sig("def __await__(self) -> collections.abc.Generator[typing.Any, None, None]"))
-      .def(
-          "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Part"))
-      .def(
-          "__next__",
-          [](nb::handle self) {
-            if (!nb::cast<part_wait&>(self).next()) throw nb::stop_iteration();
-            return nb::borrow(self);
-          },
-          nb::sig("def __next__(self) -> Part"));
+          "__await__", [](nb::handle self) { return part_iterator{nb::borrow(self)}; },
+          nb::sig("def __await__(self) -> collections.abc.Generator[typing.Any, None, None]"));
+  nb::class_<part_iterator>(m, "_PartIterator", nb::type_slots(iterator_slots));
 
   nb::class_<send_call> sender(m, "PartSender", "The parts of one message, for `send` of a config.");
   add_edge_call(sender);
