@@ -10,6 +10,8 @@ NB_MODULE(_native, m) {
   python::add_calls(m);
   python::add_decisions(m);
   python::add_ranks(m);
+  python::add_own_configs(m);
   python::add_ops(m);
+  python::add_registrations(m);
   python::add_kernels(m);
 }
