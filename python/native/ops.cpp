@@ -1,11 +1,8 @@
-#include "buffers.hpp"
-#include "ranks.hpp"
+#include "ops.hpp"
 
 #include <parley/collective.hpp>
-#include <parley/p2p.hpp>
 #include <parley/transfer.hpp>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,34 +13,31 @@ using runtime::errc;
 using runtime::rank_id;
 using runtime::task;
 
-namespace {
+std::vector<ops::config_ptr> configs_of(const std::vector<std::string>& names) {
+  std::vector<ops::config_ptr> all;
+  for (const std::string& each : names) all.push_back(ops::named_config(each).value());
+  return all;
+}
 
-/// Calls `f.operator()<T>()` with the type of the elements.
-template <class F>
-auto with_type(element e, F&& f) {
-  switch (e) {
-    case element::boolean: return f.template operator()<bool>();
-    case element::i8: return f.template operator()<std::int8_t>();
-    case element::i16: return f.template operator()<std::int16_t>();
-    case element::i32: return f.template operator()<std::int32_t>();
-    case element::i64: return f.template operator()<std::int64_t>();
-    case element::u8: return f.template operator()<std::uint8_t>();
-    case element::u16: return f.template operator()<std::uint16_t>();
-    case element::u32: return f.template operator()<std::uint32_t>();
-    case element::u64: return f.template operator()<std::uint64_t>();
-    case element::f16: return f.template operator()<runtime::f16>();
-    case element::bf16: return f.template operator()<runtime::bf16>();
-    case element::f32: return f.template operator()<float>();
-    case element::f64: return f.template operator()<double>();
-    case element::bytes: break;
+std::vector<ops::group_config_ptr> group_configs_of(const std::vector<std::string>& names) {
+  std::vector<ops::group_config_ptr> all;
+  for (const std::string& each : names) all.push_back(ops::named_group_config(each).value());
+  return all;
+}
+
+std::vector<ops::p2p_operation> operations_of(const std::vector<const p2p_operation*>& batch,
+                                              std::vector<keep>& keeps) {
+  std::vector<ops::p2p_operation> all;
+  for (const p2p_operation* const each : batch) {
+    if (each == nullptr)
+      runtime::raise({errc::bad_argument, "a batch is a list of `isend(…)` and `irecv(…)`; one entry is None"});
+    all.push_back(each->op);
+    keeps.push_back(each->keeps);
   }
-  return f.template operator()<std::byte>();
+  return all;
 }
 
-template <class T>
-std::span<T> elements_of(const buffer& b) {
-  return {reinterpret_cast<T*>(b.bytes.data()), b.bytes.size() / sizeof(T)};
-}
+namespace {
 
 using role_function = std::optional<std::function<std::string(rank_id)>>;
 
@@ -65,12 +59,6 @@ std::function<ops::role(rank_id)> roles_of(const role_function& f, rank_id world
                                               "\"; roles are sender, receiver, leader, worker and idle"});
   }
   return [all = std::move(all)](rank_id r) { return all.at(r); };
-}
-
-std::vector<ops::config_ptr> configs_of(const std::vector<std::string>& names) {
-  std::vector<ops::config_ptr> all;
-  for (const std::string& each : names) all.push_back(ops::named_config(each).value());
-  return all;
 }
 
 nb::object count_of(std::uint64_t bytes) { return nb::int_(bytes); }
@@ -123,15 +111,6 @@ ops::decision decision_of(const transfer& t, std::uint64_t bytes, std::optional<
 
 // ---- p2p
 
-struct p2p {
-  rank_ptr where;
-  ops::p2p op;
-};
-struct p2p_operation {
-  ops::p2p_operation op;
-  keep keeps;
-};
-
 p2p make_p2p(const rank_ptr& where, const std::string& name, const std::vector<rank_id>& ranks, const pairs& edges,
              const std::vector<std::string>& configs, seconds timeout, const std::string& dtype) {
   where->check();
@@ -153,14 +132,8 @@ p2p_operation post(ops::p2p_operation::kind what, nb::handle object, rank_id pee
 }
 
 std::unique_ptr<call> exchange(p2p& p, const std::vector<const p2p_operation*>& batch, seconds timeout) {
-  std::vector<ops::p2p_operation> all;
   std::vector<keep> keeps;
-  for (const p2p_operation* const each : batch) {
-    if (each == nullptr)
-      runtime::raise({errc::bad_argument, "a batch is a list of `isend(…)` and `irecv(…)`; one entry is None"});
-    all.push_back(each->op);
-    keeps.push_back(each->keeps);
-  }
+  std::vector<ops::p2p_operation> all = operations_of(batch, keeps);
   return begin(p.where, p.op.exchange_all(std::move(all), {.timeout = span_of(timeout, runtime::no_timeout)}),
                std::move(keeps));
 }
@@ -187,49 +160,19 @@ collective make_collective(const rank_ptr& where, const std::string& name, const
     known = true;
   }
   if (!known) runtime::raise({errc::bad_argument, "op " + name + ": kind is one of all_reduce, broadcast and gather"});
-  o.configs.clear();
-  for (const std::string& each : configs) o.configs.push_back(ops::named_group_config(each).value());
+  o.configs = group_configs_of(configs);
   o.depth = depth;
   o.timeout = span_of(timeout, o.timeout);
   return {where, ops::collective(*where->self, o)};
-}
-
-struct smaller {
-  template <class T>
-  T operator()(T a, T b) const {
-    return std::min(a, b);
-  }
-};
-struct larger {
-  template <class T>
-  T operator()(T a, T b) const {
-    return std::max(a, b);
-  }
-};
-
-template <class Combine>
-task<> reduce(collective& c, const buffer& b, ops::collective_call_options o) {
-  return with_type(b.of, [&]<class T>() -> task<> {
-    if constexpr (std::is_same_v<T, std::byte> || std::is_same_v<T, bool>) {
-      runtime::raise({errc::bad_argument, "all_reduce combines numbers; these are bytes or truth values"});
-    } else {
-      return c.op.all_reduce<Combine>(elements_of<T>(b), o);
-    }
-  });
 }
 
 std::unique_ptr<call> iall_reduce(collective& c, nb::handle data, const std::string& by, seconds timeout) {
   const buffer b = memory_of(data, access::writes, "data");
   const ops::collective_call_options o{.timeout = span_of(timeout, {})};
   c.where->check();
-  const auto made = [&]() -> task<> {
-    if (by == "sum") return reduce<std::plus<>>(c, b, o);
-    if (by == "product") return reduce<std::multiplies<>>(c, b, o);
-    if (by == "min") return reduce<smaller>(c, b, o);
-    if (by == "max") return reduce<larger>(c, b, o);
-    runtime::raise({errc::bad_argument, "`by` is one of sum, product, min and max"});
-  };
-  return begin(c.where, made(), {b.owner});
+  return with_numbers(b.of, by, [&]<class T, class Combine>() {
+    return begin(c.where, c.op.all_reduce<Combine>(elements_of<T>(b), o), {b.owner});
+  });
 }
 std::unique_ptr<call> ibroadcast(collective& c, nb::handle data, seconds timeout) {
   const buffer b = memory_of(data, access::writes, "data");
@@ -246,12 +189,6 @@ std::unique_ptr<call> igather(collective& c, nb::handle mine, nb::handle all, se
   return with_type(b.of, [&]<class T>() {
     return begin(c.where, c.op.gather(elements_of<T>(b), elements_of<T>(into), o), {b.owner, into.owner});
   });
-}
-
-/// The same call, and the wait for its end.
-template <class Op, class... Words>
-auto waits(std::unique_ptr<call> (*begins)(Op&, Words...)) {
-  return [begins](Op& op, Words... words) { return begins(op, words...)->wait(); };
 }
 
 }  // namespace
