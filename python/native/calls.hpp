@@ -69,6 +69,8 @@ struct home {
   std::vector<std::unique_ptr<abandoned_call>> abandoned{};
   /// Of a virtual rank: all calls that exist, because its executor does not outlive them.
   std::set<call*> calls{};
+  /// Of a virtual rank: ends what must not outlive the rank, such as registered memory. Called without the GIL.
+  std::vector<std::function<void()>> at_end{};
   bool is_virtual = false;
   /// Throws `bad_argument` for a call by another thread, or `closed` after the rank has left.
   void check() const;
@@ -150,8 +152,8 @@ class call_of final : public call {
       } else {
         return convert_(work_.wait());
       }
-    } catch (const runtime::failure&) {
-      if constexpr (requires { convert_.failed(); }) convert_.failed();
+    } catch (const runtime::failure& f) {
+      if constexpr (requires { convert_.failed(f.reason()); }) convert_.failed(f.reason());
       throw;
     }
   }
@@ -160,12 +162,18 @@ class call_of final : public call {
   struct rest final : abandoned_call {
     rest(std::vector<keep> k, std::shared_ptr<endings> e, runtime::work<T> w)
         : keeps(std::move(k)), told(std::move(e)), work(std::move(w)) {}
-    ~rest() override { told->functions.clear(); }
+    ~rest() override {
+      {
+        const nb::gil_scoped_release free;  // functions of the program that it runs need the GIL to end
+        work = {};
+      }
+      told->functions.clear();
+    }
     bool done() const noexcept override { return work.done(); }
     void cancel() noexcept override { work.cancel(); }
     std::vector<keep> keeps;
     std::shared_ptr<endings> told;
-    runtime::work<T> work;  // ends first
+    runtime::work<T> work;
   };
   bool advance() override { return work_.test(); }
   Convert convert_;

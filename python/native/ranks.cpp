@@ -162,8 +162,10 @@ task<> run_virtual_rank(ops::rank& self) {
     const nb::gil_scoped_acquire held;
     s->coroutine.reset();
     s->waits_for.reset();
+    s->result.reset();
   }
   co_await end_all(where);
+  for (const auto& end : std::exchange(where->at_end, {})) end();
   where->has_left = true;
   if (!thrown) co_return;
   if (s->thrown && !first_thrown) first_thrown = s->thrown;
@@ -204,6 +206,7 @@ script::~script() {
   const nb::gil_scoped_acquire held;
   waits_for.reset();
   coroutine.reset();
+  result.reset();
   thrown = nullptr;
 }
 
@@ -219,12 +222,15 @@ nb::object step(script& s, const std::optional<error>& ended_with) {
     const PySendResult how = PyIter_Send(s.coroutine.ptr(), Py_None, &yielded);
     if (how == PYGEN_ERROR) throw nb::python_error();
     nb::object made = nb::steal(yielded);
-    return how == PYGEN_RETURN ? nb::object() : made;
+    if (how != PYGEN_RETURN) return made;
+    s.result = std::move(made);
+    return {};
   }
   try {
     return s.coroutine.attr("throw")(exception_of(*ended_with));
   } catch (nb::python_error& e) {
     if (!e.matches(PyExc_StopIteration)) throw;
+    s.result = e.value().attr("value");
     return {};
   }
 }
@@ -262,8 +268,8 @@ namespace {
 /// The exception of the program comes out, and not the error that stands for it.
 struct script_result {
   std::shared_ptr<script> of;
-  nb::object operator()() const { return nb::none(); }
-  void failed() const {
+  nb::object operator()() const { return std::exchange(of->result, {}); }
+  void failed(const error&) const {
     if (of->thrown) std::rethrow_exception(of->thrown);
   }
 };
@@ -305,7 +311,8 @@ void add_ranks(nb::module_& m) {
             s->coroutine = std::move(coroutine);
             return begin(r, drive(s), script_result{s});
           },
-          nb::arg("coroutine"), "Runs a coroutine that awaits calls of this rank only, without asyncio.")
+          nb::arg("coroutine"),
+          "Runs a coroutine that awaits calls of this rank only, without asyncio. The result is what it returns.")
       .def(
           "write_results", [](rank_home& r) { job_of(r).write_results(); }, "Adds decisions to the results files now.")
       .def("leave", &leave, "Leaves the job: `in_peace`, `refused` or `undelivered`. `parley.run` and `with` do it.")

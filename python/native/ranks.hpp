@@ -17,10 +17,12 @@ struct rank_home : home {
 };
 using rank_ptr = std::shared_ptr<rank_home>;
 
-/// Runs a Python coroutine as a coroutine of C++: whatever it awaits is a call of this rank. The first exception of Python is in `thrown`.
+/// Runs a Python coroutine as a coroutine of C++: whatever it awaits is a call of this rank. The first exception of Python is in `thrown`,
+/// and what the coroutine returns is in `result`.
 struct script {
   nb::object coroutine;
   nb::object waits_for;
+  nb::object result;
   std::exception_ptr thrown;
   ~script();
 };
