@@ -200,5 +200,6 @@ void add_decisions(nb::module_& m);
 void add_ranks(nb::module_& m);
 void add_ops(nb::module_& m);
 void add_kernels(nb::module_& m);
+void add_halo(nb::module_& m);
 
 }  // namespace parley::python

@@ -12,4 +12,5 @@ NB_MODULE(_native, m) {
   python::add_ranks(m);
   python::add_ops(m);
   python::add_kernels(m);
+  python::add_halo(m);
 }

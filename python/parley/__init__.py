@@ -40,8 +40,11 @@ from ._native import (  # noqa: E402
     Decision,
     Evidence,
     ExpectedTime,
+    Halo,
+    HaloPlan,
     Kernel,
     Loop,
+    MeshField,
     P2POperation,
     Rank,
     RankPart,
@@ -56,7 +59,7 @@ from .errors import BadArgument, Failure, PeerFailed, Timeout  # noqa: E402
 
 __version__: str = _native.version
 __all__ = ["Agreement", "BadArgument", "Collective", "Decision", "Evidence", "ExpectedTime", "Failure",
-           "Kernel", "Loop", "P2P", "P2POperation", "PeerFailed", "Rank", "RankPart", "RankTime", "Timeout", "Transfer",
+           "Halo", "HaloPlan", "Kernel", "Loop", "MeshField", "P2P", "P2POperation", "PeerFailed", "Rank", "RankPart", "RankTime", "Timeout", "Transfer",
            "Tunables", "Work", "current", "join", "run", "simulate", "tunable", "tunables"]
 
 Main = Callable[[Rank], Coroutine[Any, Any, None] | None]
