@@ -201,5 +201,6 @@ void add_ranks(nb::module_& m);
 void add_ops(nb::module_& m);
 void add_kernels(nb::module_& m);
 void add_halo(nb::module_& m);
+void add_groups(nb::module_& m);
 
 }  // namespace parley::python

@@ -13,4 +13,5 @@ NB_MODULE(_native, m) {
   python::add_ops(m);
   python::add_kernels(m);
   python::add_halo(m);
+  python::add_groups(m);
 }

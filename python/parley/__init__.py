@@ -42,6 +42,7 @@ from ._native import (  # noqa: E402
     ExpectedTime,
     Halo,
     HaloPlan,
+    Hierarchy,
     Kernel,
     Loop,
     MeshField,
@@ -59,7 +60,7 @@ from .errors import BadArgument, Failure, PeerFailed, Timeout  # noqa: E402
 
 __version__: str = _native.version
 __all__ = ["Agreement", "BadArgument", "Collective", "Decision", "Evidence", "ExpectedTime", "Failure",
-           "Halo", "HaloPlan", "Kernel", "Loop", "MeshField", "P2P", "P2POperation", "PeerFailed", "Rank", "RankPart", "RankTime", "Timeout", "Transfer",
+           "Halo", "HaloPlan", "Hierarchy", "Kernel", "Loop", "MeshField", "P2P", "P2POperation", "PeerFailed", "Rank", "RankPart", "RankTime", "Timeout", "Transfer",
            "Tunables", "Work", "current", "join", "run", "simulate", "tunable", "tunables"]
 
 Main = Callable[[Rank], Coroutine[Any, Any, None] | None]
