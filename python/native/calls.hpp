@@ -202,5 +202,6 @@ void add_ops(nb::module_& m);
 void add_kernels(nb::module_& m);
 void add_halo(nb::module_& m);
 void add_groups(nb::module_& m);
+void add_dataflow(nb::module_& m);
 
 }  // namespace parley::python

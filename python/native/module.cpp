@@ -14,4 +14,5 @@ NB_MODULE(_native, m) {
   python::add_kernels(m);
   python::add_halo(m);
   python::add_groups(m);
+  python::add_dataflow(m);
 }

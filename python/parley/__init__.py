@@ -40,6 +40,7 @@ from ._native import (  # noqa: E402
     Decision,
     Evidence,
     ExpectedTime,
+    FlowStep,
     Halo,
     HaloPlan,
     Hierarchy,
@@ -56,11 +57,12 @@ from ._native import (  # noqa: E402
     tunables,
 )
 from .agree import Agreement  # noqa: E402
+from .dataflow import Dataflow  # noqa: E402
 from .errors import BadArgument, Failure, PeerFailed, Timeout  # noqa: E402
 
 __version__: str = _native.version
-__all__ = ["Agreement", "BadArgument", "Collective", "Decision", "Evidence", "ExpectedTime", "Failure",
-           "Halo", "HaloPlan", "Hierarchy", "Kernel", "Loop", "MeshField", "P2P", "P2POperation", "PeerFailed", "Rank", "RankPart", "RankTime", "Timeout", "Transfer",
+__all__ = ["Agreement", "BadArgument", "Collective", "Dataflow", "Decision", "Evidence", "ExpectedTime", "Failure",
+           "FlowStep", "Halo", "HaloPlan", "Hierarchy", "Kernel", "Loop", "MeshField", "P2P", "P2POperation", "PeerFailed", "Rank", "RankPart", "RankTime", "Timeout", "Transfer",
            "Tunables", "Work", "current", "join", "run", "simulate", "tunable", "tunables"]
 
 Main = Callable[[Rank], Coroutine[Any, Any, None] | None]
