@@ -15,4 +15,5 @@ NB_MODULE(_native, m) {
   python::add_halo(m);
   python::add_groups(m);
   python::add_dataflow(m);
+  python::add_pipelines(m);
 }

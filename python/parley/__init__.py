@@ -38,6 +38,7 @@ from ._native import (  # noqa: E402
     P2P,
     Collective,
     Decision,
+    Estimate,
     Evidence,
     ExpectedTime,
     FlowStep,
@@ -48,11 +49,18 @@ from ._native import (  # noqa: E402
     Loop,
     MeshField,
     P2POperation,
+    Pipeline,
+    PipelineReport,
     Rank,
+    RankEstimate,
     RankPart,
     RankTime,
+    Schedule,
+    TrainingPipeline,
     Transfer,
     Tunables,
+    TunedStage,
+    TunedStages,
     Work,
     tunables,
 )
@@ -61,9 +69,10 @@ from .dataflow import Dataflow  # noqa: E402
 from .errors import BadArgument, Failure, PeerFailed, Timeout  # noqa: E402
 
 __version__: str = _native.version
-__all__ = ["Agreement", "BadArgument", "Collective", "Dataflow", "Decision", "Evidence", "ExpectedTime", "Failure",
-           "FlowStep", "Halo", "HaloPlan", "Hierarchy", "Kernel", "Loop", "MeshField", "P2P", "P2POperation", "PeerFailed", "Rank", "RankPart", "RankTime", "Timeout", "Transfer",
-           "Tunables", "Work", "current", "join", "run", "simulate", "tunable", "tunables"]
+__all__ = ["Agreement", "BadArgument", "Collective", "Dataflow", "Decision", "Estimate", "Evidence", "ExpectedTime", "Failure",
+           "FlowStep", "Halo", "HaloPlan", "Hierarchy", "Kernel", "Loop", "MeshField", "P2P", "P2POperation", "PeerFailed", "Pipeline",
+           "PipelineReport", "Rank", "RankEstimate", "RankPart", "RankTime", "Schedule", "Timeout", "TrainingPipeline", "Transfer",
+           "Tunables", "TunedStage", "TunedStages", "Work", "current", "join", "run", "simulate", "tunable", "tunables"]
 
 Main = Callable[[Rank], Coroutine[Any, Any, None] | None]
 AllGather = Callable[[bytes], Sequence[bytes]]
