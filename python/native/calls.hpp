@@ -204,5 +204,6 @@ void add_halo(nb::module_& m);
 void add_groups(nb::module_& m);
 void add_dataflow(nb::module_& m);
 void add_pipelines(nb::module_& m);
+void add_contextual(nb::module_& m);
 
 }  // namespace parley::python

@@ -16,4 +16,5 @@ NB_MODULE(_native, m) {
   python::add_groups(m);
   python::add_dataflow(m);
   python::add_pipelines(m);
+  python::add_contextual(m);
 }

@@ -37,6 +37,7 @@ from . import _await, _native  # noqa: E402
 from ._native import (  # noqa: E402
     P2P,
     Collective,
+    Contextual,
     Decision,
     Estimate,
     Evidence,
@@ -69,10 +70,10 @@ from .dataflow import Dataflow  # noqa: E402
 from .errors import BadArgument, Failure, PeerFailed, Timeout  # noqa: E402
 
 __version__: str = _native.version
-__all__ = ["Agreement", "BadArgument", "Collective", "Dataflow", "Decision", "Estimate", "Evidence", "ExpectedTime", "Failure",
+__all__ = ["Agreement", "BadArgument", "Collective", "Contextual", "Dataflow", "Decision", "Estimate", "Evidence", "ExpectedTime", "Failure",
            "FlowStep", "Halo", "HaloPlan", "Hierarchy", "Kernel", "Loop", "MeshField", "P2P", "P2POperation", "PeerFailed", "Pipeline",
            "PipelineReport", "Rank", "RankEstimate", "RankPart", "RankTime", "Schedule", "Timeout", "TrainingPipeline", "Transfer",
-           "Tunables", "TunedStage", "TunedStages", "Work", "current", "join", "run", "simulate", "tunable", "tunables"]
+           "Tunables", "TunedStage", "TunedStages", "Work", "contextual_autotune", "current", "join", "run", "simulate", "tunable", "tunables"]
 
 Main = Callable[[Rank], Coroutine[Any, Any, None] | None]
 AllGather = Callable[[bytes], Sequence[bytes]]
@@ -158,3 +159,4 @@ def simulate(main: Callable[[Rank], Coroutine[Any, Any, None]], *, ranks: int = 
 
 
 from . import tunable as tunable  # noqa: E402: it uses `current`
+from .contextual import contextual_autotune  # noqa: E402: it, too
