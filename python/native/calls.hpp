@@ -205,5 +205,7 @@ void add_groups(nb::module_& m);
 void add_dataflow(nb::module_& m);
 void add_pipelines(nb::module_& m);
 void add_contextual(nb::module_& m);
+void add_attention(nb::module_& m);
+void add_gemm(nb::module_& m);
 
 }  // namespace parley::python

@@ -17,4 +17,6 @@ NB_MODULE(_native, m) {
   python::add_dataflow(m);
   python::add_pipelines(m);
   python::add_contextual(m);
+  python::add_attention(m);
+  python::add_gemm(m);
 }

@@ -43,6 +43,7 @@ from ._native import (  # noqa: E402
     Evidence,
     ExpectedTime,
     FlowStep,
+    Gemm,
     Halo,
     HaloPlan,
     Hierarchy,
@@ -56,6 +57,7 @@ from ._native import (  # noqa: E402
     RankEstimate,
     RankPart,
     RankTime,
+    RingAttention,
     Schedule,
     TrainingPipeline,
     Transfer,
@@ -71,8 +73,8 @@ from .errors import BadArgument, Failure, PeerFailed, Timeout  # noqa: E402
 
 __version__: str = _native.version
 __all__ = ["Agreement", "BadArgument", "Collective", "Contextual", "Dataflow", "Decision", "Estimate", "Evidence", "ExpectedTime", "Failure",
-           "FlowStep", "Halo", "HaloPlan", "Hierarchy", "Kernel", "Loop", "MeshField", "P2P", "P2POperation", "PeerFailed", "Pipeline",
-           "PipelineReport", "Rank", "RankEstimate", "RankPart", "RankTime", "Schedule", "Timeout", "TrainingPipeline", "Transfer",
+           "FlowStep", "Gemm", "Halo", "HaloPlan", "Hierarchy", "Kernel", "Loop", "MeshField", "P2P", "P2POperation", "PeerFailed", "Pipeline",
+           "PipelineReport", "Rank", "RankEstimate", "RankPart", "RankTime", "RingAttention", "Schedule", "Timeout", "TrainingPipeline", "Transfer",
            "Tunables", "TunedStage", "TunedStages", "Work", "contextual_autotune", "current", "join", "run", "simulate", "tunable", "tunables"]
 
 Main = Callable[[Rank], Coroutine[Any, Any, None] | None]
