@@ -1,8 +1,8 @@
 #pragma once
 /// Functions of the program that C++ calls while it runs without the GIL, and the arrays that it lends them.
 ///
-/// A plain function runs on a worker thread, so the rank's messages move on meanwhile. An `async def` runs on the rank's own thread, and may
-/// await calls of the rank.
+/// A plain function runs on a worker thread, so the rank's messages move on meanwhile. An `async def` runs on the rank's own thread, and
+/// may await calls of the rank.
 #include "ranks.hpp"
 
 #include <nanobind/ndarray.h>
@@ -74,8 +74,8 @@ struct lent {
   array_shape shape{};
   bool is_read_only = false;
 };
-/// Calls `f(*numbers, *arrays)`: see above. Throws `bad_argument` if an array is kept when the function has ended, because its memory is used
-/// again then.
+/// Calls `f(*numbers, *arrays)`: see above. Throws `bad_argument` if an array is kept when the function has ended, because its memory is
+/// used again then.
 runtime::task<> run_with_arrays(function f, thrown_ptr into, std::vector<std::uint64_t> numbers,
                                 std::vector<lent> arrays);
 

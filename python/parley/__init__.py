@@ -72,10 +72,11 @@ from .dataflow import Dataflow  # noqa: E402
 from .errors import BadArgument, Failure, PeerFailed, Timeout  # noqa: E402
 
 __version__: str = _native.version
-__all__ = ["Agreement", "BadArgument", "Collective", "Contextual", "Dataflow", "Decision", "Estimate", "Evidence", "ExpectedTime", "Failure",
-           "FlowStep", "Gemm", "Halo", "HaloPlan", "Hierarchy", "Kernel", "Loop", "MeshField", "P2P", "P2POperation", "PeerFailed", "Pipeline",
-           "PipelineReport", "Rank", "RankEstimate", "RankPart", "RankTime", "RingAttention", "Schedule", "Timeout", "TrainingPipeline", "Transfer",
-           "Tunables", "TunedStage", "TunedStages", "Work", "contextual_autotune", "current", "join", "run", "simulate", "tunable", "tunables"]
+__all__ = ["Agreement", "BadArgument", "Collective", "Contextual", "Dataflow", "Decision", "Estimate", "Evidence", "ExpectedTime",
+           "Failure", "FlowStep", "Gemm", "Halo", "HaloPlan", "Hierarchy", "Kernel", "Loop", "MeshField", "P2P", "P2POperation",
+           "PeerFailed", "Pipeline", "PipelineReport", "Rank", "RankEstimate", "RankPart", "RankTime", "RingAttention", "Schedule",
+           "Timeout", "TrainingPipeline", "Transfer", "Tunables", "TunedStage", "TunedStages", "Work", "contextual_autotune", "current",
+           "join", "run", "simulate", "tunable", "tunables"]
 
 Main = Callable[[Rank], Coroutine[Any, Any, None] | None]
 AllGather = Callable[[bytes], Sequence[bytes]]

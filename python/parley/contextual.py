@@ -8,8 +8,8 @@
         multiply(everything, weights, product)           # tries one implementation in each run
         return product
 
-The first call runs the function again and again, until each kernel that it calls has tried all of its implementations. All ranks then run the
-same implementation, and later calls run the function once. parley.Contextual is the same as an object, for one rank.
+The first call runs the function again and again, until each kernel that it calls has tried all of its implementations. All ranks then run
+the same implementation, and later calls run the function once. parley.Contextual is the same as an object, for one rank.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def contextual_autotune(is_dist: bool = False, n_repeat: int = 5, n_warmup: int 
         def of_rank() -> _native.Contextual:
             rank = current()
             if not made or made[0][0] is not rank:
-                made[:] = [(rank, _native.Contextual(rank, title, ranks=[] if is_dist else [rank.id], iterations=n_repeat, warm_ups=n_warmup))]
+                ranks = [] if is_dist else [rank.id]
+                made[:] = [(rank, _native.Contextual(rank, title, ranks=ranks, iterations=n_repeat, warm_ups=n_warmup))]
             return made[0][1]
 
         if inspect.iscoroutinefunction(f):

@@ -5,8 +5,8 @@
         flow.compute(lambda: np.multiply(x, 2, out=t), reads=[x], writes=[t])               # during the exchange
         flow.compute(lambda: np.add(y, t, out=out), reads=[y, t], writes=[out])             # once y and t are ready
 
-A step begins when its inputs are ready, and when no earlier step still uses what it overwrites. At the end of the block all steps have ended;
-an exception in the block cancels them. In coroutines: `async with`.
+A step begins when its inputs are ready, and when no earlier step still uses what it overwrites. At the end of the block all steps have
+ended; an exception in the block cancels them. In coroutines: `async with`.
 """
 
 from __future__ import annotations

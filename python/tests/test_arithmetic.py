@@ -26,7 +26,8 @@ def dense(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, scale: floa
     return result
 
 
-@pytest.mark.parametrize(("dtype", "causal", "scale", "error"), [("float64", False, 0.0, 1e-13), ("float64", True, 0.3, 1e-13), ("float32", True, 0.0, 2e-6)])
+@pytest.mark.parametrize(("dtype", "causal", "scale", "error"), [("float64", False, 0.0, 1e-13), ("float64", True, 0.3, 1e-13),
+                                                                 ("float32", True, 0.0, 2e-6)])
 def test_attention_is_that_of_the_whole_sequence(dtype: str, causal: bool, scale: float, error: float) -> None:
     async def main(rank: parley.Rank) -> None:
         ring = parley.RingAttention(rank, "attention")
@@ -52,8 +53,8 @@ import parley
 def main(rank):
     ring = parley.RingAttention(rank, "attention", timeout=5)
     q = np.zeros((2, 4, 8), np.float32)
-    for words, says in [((q, q, q, q[:, :2]), "contiguous"), ((q, q, q.astype(float), q), "differ"), ((q[0], q[0], q[0], q[0].copy()), "(heads"),
-                        ((q.astype(int),) * 4, "float32"), ((bytearray(4),) * 4, "pass an array")]:
+    for words, says in [((q, q, q, q[:, :2]), "contiguous"), ((q, q, q.astype(float), q), "differ"),
+                        ((q[0], q[0], q[0], q[0].copy()), "(heads"), ((q.astype(int),) * 4, "float32"), ((bytearray(4),) * 4, "pass an array")]:
         try:
             ring.forward(*words)
             raise AssertionError(says)

@@ -127,7 +127,8 @@ def test_what_cannot_be_exchanged_is_refused_before_anything_moves() -> None:
         grid.plan(whole).exchange()
 
 
-@pytest.mark.parametrize(("field", "says"), [("np.zeros((3, 9 + rank.id))", "bytes"), ("np.zeros((3, 9), [np.float64, np.int64][rank.id])", "type")])
+@pytest.mark.parametrize(("field", "says"), [("np.zeros((3, 9 + rank.id))", "bytes"),
+                                             ("np.zeros((3, 9), [np.float64, np.int64][rank.id])", "type")])
 def test_neighbours_with_other_arrays_are_told_both(job: Job, field: str, says: str) -> None:
     made = job(f"""
 import numpy as np

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,7 +96,8 @@ def test_own_schedules_and_their_estimates() -> None:
     assert parley.Schedule.parse(str(p4)) == p4 and p4 != parley.Schedule.gpipe(4, 8)
     folded = parley.Schedule.parse(FOLDED)
     assert [folded.rank_of(s) for s in range(4)] == [0, 1, 1, 0]
-    for text, says in [("0F0\n", "0B0 is missing"), ("0F0,\n", "missing"), ("0F0,0B0,0F0\n", "0F0"), ("0B0,0F0\n", "0"), ("hello\n", "schedule:1:1"), ("", "empty|no ")]:
+    for text, says in [("0F0\n", "0B0 is missing"), ("0F0,\n", "missing"), ("0F0,0B0,0F0\n", "0F0"),
+                       ("0B0,0F0\n", "0"), ("hello\n", "schedule:1:1"), ("", "empty|no ")]:
         with pytest.raises(parley.Failure, match=says):
             parley.Schedule.parse(text)
     with pytest.raises(parley.BadArgument):
@@ -376,16 +378,18 @@ def test_the_faster_way_to_compute_a_stage_is_found() -> None:
         def forward(stage: int, microbatch: int, x: np.ndarray | None, out: np.ndarray) -> None:
             seen.add("forward")
 
-        both = parley.TunedStages(rank, "stages", {"slow": (forward, backward("slow")), "quick": (forward, backward("quick"))})  # type: ignore[dict-item]
+        ways: dict[str, Any] = {x: (forward, backward(x)) for x in ("slow", "quick")}
+        both = parley.TunedStages(rank, "stages", ways)
         train = parley.TrainingPipeline(rank, "train", parley.Schedule.gpipe(1, 4), shape=1000)
         for _ in range(60):
             train.run(both)
         assert both.decision_backward(4000).config == "quick", both.decision_backward(4000)
         assert both.decision_forward(4000).op != both.decision_backward(4000).op
         assert seen == {"slow", "quick", "forward"}
-        for ways, says in (({}, "no way"), ({"a": 3}, "cannot be called")):
+        others: list[tuple[dict[str, Any], str]] = [({}, "no way"), ({"a": 3}, "cannot be called")]
+        for ways, says in others:
             with pytest.raises(parley.BadArgument, match=says):
-                parley.TunedStage(rank, "others", ways)  # type: ignore[arg-type]
+                parley.TunedStage(rank, "others", ways)
         with pytest.raises(parley.BadArgument, match="a pair of functions"):
             parley.TunedStages(rank, "others", {"a": forward})  # type: ignore[dict-item]
         with pytest.raises(parley.BadArgument):
