@@ -106,7 +106,7 @@ std::exception_ptr drive_loop(runtime::executor& loop, const std::function<bool(
 nb::object run(contextual& c, nb::object f) {
   c.where->check();
   const function mine(f, "f");
-  if (mine.is_async() || c.where->is_virtual) return irun(c, std::move(f))->wait();
+  if (mine.is_async() || c.where->is_virtual || c.where->loop.resuming()) return irun(c, std::move(f))->wait();
   auto exceptions = std::make_shared<thrown>();
   const std::shared_ptr<nb::object> result = held(nb::none());
   auto job = std::make_shared<errand>();

@@ -3,8 +3,7 @@
 #include <parley/compute.hpp>
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
+#include <limits>
 #include <utility>
 
 namespace parley::python {
@@ -221,7 +220,13 @@ array_shape array_shape_of(nb::handle shape) {
 }
 
 std::size_t bytes_of(const array_type& type, const array_shape& shape) {
-  return std::accumulate(shape.begin(), shape.end(), type.bytes, std::multiplies<>());
+  std::size_t bytes = type.bytes;
+  for (const std::size_t each : shape) {
+    if (each != 0 && bytes > std::numeric_limits<std::size_t>::max() / 2 / each)
+      runtime::raise({errc::bad_argument, "an array of this shape does not fit into any memory"});
+    bytes *= each;
+  }
+  return bytes;
 }
 
 task<> run_with_arrays(function f, thrown_ptr into, std::vector<std::uint64_t> numbers, std::vector<lent> arrays) {

@@ -18,26 +18,33 @@ struct hierarchy {
   std::shared_ptr<ops::hierarchy> op;  // calls refer to it
 };
 
+using rank_function = std::optional<std::function<nb::object(rank_id)>>;
+
 /// The program's function is asked once for each rank, here.
-template <class T>
-std::function<T(rank_id)> asked_of(const std::optional<std::function<T(rank_id)>>& f, rank_id world_size) {
+template <class Convert>
+auto asked_of(const rank_function& f, rank_id world_size, Convert convert)
+    -> std::function<std::invoke_result_t<Convert, nb::object>(rank_id)> {
   if (!f) return {};
-  std::vector<T> all;
-  for (rank_id r = 0; r < world_size; ++r) all.push_back((*f)(r));
+  std::vector<std::invoke_result_t<Convert, nb::object>> all;
+  for (rank_id r = 0; r < world_size; ++r) all.push_back(convert((*f)(r)));
   return [all = std::move(all)](rank_id r) { return all.at(r); };
 }
 
-using leads_function = std::optional<std::function<bool(rank_id)>>;
-using group_function = std::optional<std::function<std::string(rank_id)>>;
+bool truth_of(const nb::object& o) {
+  const int is = PyObject_IsTrue(o.ptr());
+  if (is < 0) throw nb::python_error();
+  return is != 0;
+}
+std::string text_of(const nb::object& o) { return nb::cast<std::string>(nb::str(o)); }
 
-hierarchy make_hierarchy(const rank_ptr& where, const std::string& name, const leads_function& leads,
-                         const group_function& group_by, const std::vector<std::string>& inside,
+hierarchy make_hierarchy(const rank_ptr& where, const std::string& name, const rank_function& leads,
+                         const rank_function& group_by, const std::vector<std::string>& inside,
                          const std::vector<std::string>& between, std::uint64_t depth, std::uint64_t pack_below,
                          seconds timeout) {
   where->check();
   ops::hierarchy_options o{.name = name};
-  o.leads = asked_of(leads, where->world_size);
-  o.group_by = asked_of(group_by, where->world_size);
+  o.leads = asked_of(leads, where->world_size, truth_of);
+  o.group_by = asked_of(group_by, where->world_size, text_of);
   if (!inside.empty()) o.inside = group_configs_of(inside);
   if (!between.empty()) o.between = group_configs_of(between);
   o.depth = depth;
@@ -124,8 +131,8 @@ void add_groups(nb::module_& m) {
                         "All ranks declare it, and make the same calls in the same order.")
       .def(
           "__init__",
-          [](hierarchy* h, const rank_ptr& rank, const std::string& name, const leads_function& leads,
-             const group_function& group_by, const std::vector<std::string>& inside,
+          [](hierarchy* h, const rank_ptr& rank, const std::string& name, const rank_function& leads,
+             const rank_function& group_by, const std::vector<std::string>& inside,
              const std::vector<std::string>& between, std::uint64_t depth, std::uint64_t pack_below, seconds timeout) {
             new (h) hierarchy(make_hierarchy(rank, name, leads, group_by, inside, between, depth, pack_below, timeout));
           },

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from . import _native, current
+from .errors import BadArgument
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,6 +35,9 @@ def contextual_autotune(is_dist: bool = False, n_repeat: int = 5, n_warmup: int 
     Without it, each rank decides for itself. An implementation that raises on a rank is left out; if none is left, all ranks get a Failure
     with the code `config_failed`. Each implementation is measured in `n_repeat` runs, after `n_warmup` that are not measured. `name` tells
     functions apart that have the same name. It belongs to the rank of this process, `parley.current()`."""
+
+    if callable(is_dist):
+        raise BadArgument("contextual_autotune is called before it decorates: @parley.contextual_autotune(is_dist=True)")
 
     def decorate(f: Callable[P, T]) -> Callable[P, T]:
         title = name or re.sub(r"\W+", "_", f.__qualname__.replace("<locals>.", ""))

@@ -157,6 +157,29 @@ raise SystemExit(parley.run(main))
         assert f"told {r} " in made.stdout and "KeyError: 'lost'" in made.stdout, made.stdout
 
 
+def test_alike_ranks_share_the_work(job: Job) -> None:
+    made = job(BEGIN + """
+    tried = set()
+
+    def of(name):
+        def run():
+            tried.add(name)
+            time.sleep(0.001 if name == "c" else 0.01)
+        return run
+
+    parley.tunable.set_max_tuning_iterations(2)
+    kernel = parley.Kernel(rank, "kernel", {name: of(name) for name in "abcdefgh"})
+    layer = parley.Contextual(rank, "layer", share=True)
+    layer.run(lambda: kernel())
+    print("shares", rank.id, len(tried), layer.best("kernel"))
+
+raise SystemExit(parley.run(main))
+""")
+    said = sorted(line.split("shares ")[1] for line in made.stdout.splitlines() if "shares" in line)
+    assert len(said) == 2 and all(each.endswith(" c") for each in said), made.stdout + made.stderr
+    assert all(int(each.split()[1]) < 8 for each in said), said
+
+
 def test_a_killed_rank_ends_the_call(job: Job) -> None:
     made = job(BEGIN + """
     kernel = parley.Kernel(rank, "kernel", taking(a=0.0, b=0.0))
@@ -272,6 +295,15 @@ def test_decorated_functions_in_each_other_in_asyncio_and_for_one_rank() -> None
                 parley.Contextual(rank, "third", order="any")
             with pytest.raises(parley.BadArgument):
                 parley.Contextual(rank, "fourth", iterations=0)
+            with pytest.raises(parley.BadArgument, match="before it decorates"):
+                parley.contextual_autotune(lambda: None)  # type: ignore[arg-type]
+
+            async def inside(rank: parley.Rank) -> int:
+                with pytest.raises(parley.BadArgument, match="await"):
+                    parley.Contextual(rank, "fifth").run(lambda: None)
+                return 7
+
+            assert rank.start(inside(rank)).wait() == 7
 
 
 def test_ranks_that_ask_for_other_runs_are_told(job: Job) -> None:

@@ -116,6 +116,8 @@ def test_what_cannot_be_combined_is_refused() -> None:
         with pytest.raises(parley.Failure):
             parley.Hierarchy(rank, "third", leads=lambda r: False)
         groups.all_reduce_each([])
+        assert parley.Hierarchy(rank, "numbers", group_by=lambda r: r // 2).groups == 1
+        assert parley.Hierarchy(rank, "of numpy", leads=lambda r: np.bool_(r == 0)).leads
 
 
 def test_other_sizes_and_types_on_another_rank_are_errors_everywhere(job: Job) -> None:

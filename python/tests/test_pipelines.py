@@ -340,6 +340,10 @@ def test_the_memory_of_arrays_and_other_bad_input() -> None:
                 parley.Pipeline(rank, "types", dtype=dtype)
         with pytest.raises(TypeError):
             parley.Pipeline(rank, "types", dtype="nonsense")
+        with pytest.raises(parley.BadArgument, match="does not fit into any memory"):
+            parley.Pipeline(rank, "huge").run([(1 << 40, 1 << 40)], in_a_cycle)
+        for empty in (0, (0, 3)):
+            parley.Pipeline(rank, f"empty{empty}").run([empty], in_a_cycle)
         for shape in ("4", (2, -1), None):
             with pytest.raises(parley.BadArgument, match="is no shape"):
                 parley.Pipeline(rank, f"shapes{shape}").run([shape], in_a_cycle)  # type: ignore[list-item]
