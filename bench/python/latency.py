@@ -1,6 +1,8 @@
 """What a call costs from Python: messages of 8 B there and back between two processes, and a decided kernel. Prints a line for each row.
 
     python -m parley run -n 2 --bind bench/python/latency.py          # parley: blocking, asyncio, without asyncio
+    parley run -n 2 --bind build/bench/python_latency                  # the same in C++ (latency.cpp)
+    python bench/python/latency.py import                              # what `import parley` takes
     mpirun -n 2 --bind-to core python bench/python/latency.py mpi4py   # the same with mpi4py
     torchrun --nproc-per-node 2 bench/python/latency.py gloo           # the same with torch.distributed over gloo
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -142,6 +145,18 @@ def with_gloo() -> int:
     return 0
 
 
+def imports() -> int:
+    """New processes with the import and without, in turn."""
+    def run(program: str) -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", program], check=True)
+        return time.perf_counter() - began
+
+    pairs = [(run("import parley"), run("pass")) for _ in range(ROUNDS)]
+    report("import_parley", [with_it - without for with_it, without in pairs], 1e-3, "ms")
+    return 0
+
+
 if __name__ == "__main__":
-    ways = {"parley": with_parley, "mpi4py": with_mpi4py, "gloo": with_gloo}
+    ways = {"parley": with_parley, "import": imports, "mpi4py": with_mpi4py, "gloo": with_gloo}
     raise SystemExit(ways[sys.argv[1] if len(sys.argv) > 1 else "parley"]())

@@ -13,7 +13,7 @@ What had to change from the way that the design writes it, and why:
   [13.0009765625, 7.000732421875, 9.00146484375, 15.002197265625]. If the last step does not name y1, it reads zeros:
   [4.0009765625, 3.000732421875, 6.00146484375, 9.002197265625]. If the step before does not name y0: [8.000244140625, 4.000732421875,
   8.001220703125, 12.001708984375].
-- Plain functions run on a worker thread, so that messages move on meanwhile. They must not call parley.
+- Plain functions run on a worker thread, so that messages move on meanwhile.
 """
 
 import argparse

@@ -22,7 +22,7 @@ struct ring_attention {
 
 ring_attention make_attention(const rank_ptr& where, const std::string& name, const std::vector<rank_id>& ranks,
                               const std::vector<std::string>& configs, seconds timeout) {
-  where->check();
+  const hold held = where->check();
   ops::ring_attention_options o{.name = name};
   o.ranks = ranks;
   if (!configs.empty()) o.configs = configs_of(configs);
@@ -96,7 +96,7 @@ void add_attention(nb::module_& m) {
       .def(
           "decision",
           [](const ring_attention& r, std::uint64_t bytes) {
-            r.where->check();
+            const hold held = r.where->check();
             return r.op->decision(bytes);
           },
           nb::arg("bytes"), "What this rank and the next one run for keys of that size.");

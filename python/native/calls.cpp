@@ -1,6 +1,9 @@
 #include "calls.hpp"
 
-#include <parley/scope.hpp>
+#include <parley/runtime/finally.hpp>
+#include <parley/runtime/implementation.hpp>
+
+#include <sched.h>
 
 namespace parley::python {
 
@@ -15,49 +18,288 @@ std::chrono::nanoseconds span_of(seconds s, std::chrono::nanoseconds otherwise) 
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(*s, longest_s) * 1e9));
 }
 
-void home::check() const {
-  if (has_left) runtime::raise({errc::closed, "this rank has left its job"});
-  if (std::this_thread::get_id() != owner)
-    runtime::raise({errc::bad_argument, "a rank belongs to the thread that joined the job; call it from that thread"});
+// ---- who uses the loop
+
+hold::hold(const home& h) : of_(&h) {
+  // In a child process the lock may belong to a thread that only the parent has.
+  if (h.loop.forked()) {
+    of_ = nullptr;
+    return;
+  }
+  if (h.user_.load(std::memory_order_relaxed) != std::this_thread::get_id()) {
+    if (!h.used_.try_lock()) {
+      const nb::gil_scoped_release free;
+      h.lock_among_others();
+    }
+    h.user_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  }
+  ++h.times_;
 }
 
-std::function<void()> call::telling(std::shared_ptr<endings> all) {
-  return [all = std::move(all)] {
-    all->is_over = true;
-    all->told.tell();
-    if (all->functions.empty()) return;
-    const nb::gil_scoped_acquire held;
-    for (const nb::callable& f : std::exchange(all->functions, {})) {
-      try {
-        f();
-      } catch (nb::python_error& e) {
-        e.discard_as_unraisable("a function that was called at the end of a call of parley");
+hold::~hold() {
+  if (of_ != nullptr && --of_->times_ == 0) of_->unlock();
+}
+
+// The thread that has the lock may sleep in the loop, so it is woken.
+void home::lock_among_others() const {
+  ++wanted_;
+  loop.post([] {});
+  used_.lock();
+  --wanted_;
+}
+
+void home::unlock() const noexcept {
+  user_.store({}, std::memory_order_relaxed);
+  used_.unlock();
+}
+
+void home::without_lock(const std::function<void()>& f) {
+  const int times = std::exchange(times_, 0);
+  unlock();
+  f();
+  lock_among_others();
+  user_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  times_ = times;
+}
+
+hold home::check() const {
+  if (loop.forked())
+    runtime::raise({errc::bad_argument, "this process is a child of fork; the rank belongs to its parent, and only the "
+                                        "parent may call"});
+  if (is_virtual && std::this_thread::get_id() != owner)
+    runtime::raise({errc::bad_argument, "a virtual rank belongs to the thread of its simulation; call it there"});
+  hold held(*this);
+  if (has_left) runtime::raise({errc::closed, "this rank has left its job"});
+  return held;
+}
+
+// ---- waits
+
+void home::must_not_run_here() const {
+  if (loop.resuming())
+    runtime::raise({errc::bad_argument,
+                    "a call was waited for inside of a coroutine or function that parley runs, which "
+                    "would stop all others; `await` the call instead"});
+}
+
+bool home::wait_until(const std::function<bool()>& is_over, int looks) {
+  if (is_over()) return true;
+  must_not_run_here();
+  for (int i = 0; i < looks; ++i) {
+    loop.turn();
+    if (is_over()) return true;
+  }
+  while (!is_over()) {
+    {
+      const nb::gil_scoped_release free;
+      if (is_led_) {
+        follow();
+      } else {
+        lead(is_over);
       }
     }
-  };
+    if (is_over()) break;
+    if (PyErr_CheckSignals() != 0) return false;
+    if (has_left) runtime::raise({errc::closed, "this rank has left its job"});
+  }
+  return true;
 }
 
-void call::on_end(nb::callable f) {
-  where_->check();
-  if (!endings_->is_over) {
-    endings_->functions.push_back(std::move(f));
-  } else {
-    f();
+namespace {
+constexpr std::int64_t between_signals_ns = 20'000'000;
+
+/// Wakes a loop that sleeps, so that Python can look for signals.
+struct alarm final : runtime::timer {
+  alarm() noexcept : timer([](timer& self) noexcept { static_cast<alarm&>(self).has_rung = true; }) {}
+  bool has_rung = false;
+};
+}  // namespace
+
+void home::lead(const std::function<bool()>& is_over) {
+  alarm signals;
+  loop.arm_in(signals, between_signals_ns);
+  is_led_ = true;
+  const runtime::finally done([this] {
+    is_led_ = false;
+    tell_followers();
+  });
+  while (!is_over() && !signals.has_rung) {
+    if (wanted_ > 0) {
+      without_lock([this] {
+        while (wanted_ > 0) sched_yield();
+      });
+    }
+    const std::uint64_t before = ends_;
+    const bool any = loop.turn();
+    if (ends_ != before) tell_followers();
+    if (!any && !is_over() && !loop.wait())
+      runtime::raise(
+          {errc::closed, "nothing can end this wait any more: no timer, no transport and no coroutine is ready"});
   }
 }
 
-task<> call::ended() {
-  const std::shared_ptr<endings> mine = endings_;  // the call may end its life meanwhile
-  while (!mine->is_over) {
-    if (const auto woken = co_await mine->told.next(runtime::never); !woken) runtime::raise(woken.reason());
+void home::tell_followers() {
+  if (followers_ == 0) return;
+  const std::lock_guard lock(turned_mutex_);
+  turned_.notify_all();
+}
+
+void home::follow() {
+  const std::uint64_t before = ends_;
+  ++followers_;
+  without_lock([&] {
+    std::unique_lock lock(turned_mutex_);
+    turned_.wait_for(lock, std::chrono::nanoseconds(between_signals_ns), [&] { return !is_led_ || ends_ != before; });
+  });
+  --followers_;
+}
+
+// ---- for event loops
+
+namespace {
+constexpr std::int64_t shortest_spin_ns = 1'000;
+constexpr int most_at_once = 64;  // results without a turn of the program's event loop
+}  // namespace
+
+void spin_time::learn(std::int64_t waited_ns) noexcept {
+  if (waited_ns < longest_ns) ns = std::max(ns, std::min(2 * waited_ns, longest_ns));
+}
+void spin_time::give_up() noexcept { ns = std::max(shortest_spin_ns, ns / 2); }
+
+bool home::ends_at_once(const std::function<bool()>& is_over) {
+  if (++at_once_ > most_at_once) {
+    at_once_ = 0;
+    return false;
+  }
+  if (is_over()) return true;
+  const std::int64_t began = loop.precise_now();
+  suspended_at_ = began;
+  const bool spins = !loop.resuming() && has_own_core();
+  for (std::int64_t waited = 0; spins && waited < at_once_spin_.ns; waited = loop.precise_now() - began) {
+    for (int i = 0; i < 8; ++i) {
+      loop.turn();
+      if (!is_over()) continue;
+      at_once_spin_.learn(loop.precise_now() - began);
+      return true;
+    }
+  }
+  if (spins) at_once_spin_.give_up();
+  at_once_ = 0;
+  return false;
+}
+
+// The event loop gets its turn after `slice_ns`, and at once when a function of the program was called.
+bool home::attend(bool spins) {
+  constexpr std::int64_t slice_ns = 20'000;
+  is_armed = has_told = false;
+  const std::int64_t began = loop.precise_now();
+  for (std::int64_t now = began; now - began < slice_ns; now = loop.precise_now()) {
+    const bool any = now == began ? loop.catch_up() : loop.turn();
+    if (any) {
+      if (idle_since_ != 0) attend_spin_.learn(now - idle_since_);
+      idle_since_ = 0;
+      if (has_told) {
+        at_once_spin_.learn(now - suspended_at_);
+        return false;
+      }
+      continue;
+    }
+    if (idle_since_ == 0) idle_since_ = now;
+    if (spins && has_own_core() && now - idle_since_ < attend_spin_.ns) continue;
+    is_armed = arm();
+    if (is_armed) attend_spin_.give_up();
+    if (is_armed || has_told) return is_armed;
+  }
+  return false;
+}
+
+void tell_event_loop(const home_ptr& where) {
+  if (where->is_virtual || is_driven()) return;
+  static PyObject* const name = PyUnicode_InternFromString("asyncio.events");
+  const nb::object events = nb::steal(PyImport_GetModule(name));
+  if (!events.is_valid()) return PyErr_Clear();
+  const nb::object its = events.attr("_get_running_loop")();
+  if (its.is_none() || (its.ptr() == where->attending_loop.ptr() && !where->is_armed)) return;
+  where->attending_loop = its;
+  where->is_armed = false;
+  nb::module_::import_("parley._await").attr("attend")(where, its);
+}
+
+// ---- calls
+
+void running::start(runtime::promise_base& frame) {
+  frame.home = &root;
+  frame.observer = this;
+  runtime::begin_in_order(root.where(), frame);
+  if (root.where().resuming()) return;
+  const nb::gil_scoped_release free;
+  root.where().turn();
+}
+
+void running::on_task_end(runtime::promise_base&) noexcept {
+  ended = true;
+  at.note_end();
+  while (waiting != nullptr) {
+    end_of& first = *waiting;
+    first.leave();
+    first.wake(errc::none);
+  }
+  if (functions.empty()) return;
+  is_queued_ = true;
+  root.where().schedule(static_cast<ready_call&>(*this));
+}
+
+void running::end_of::leave() noexcept {
+  if (!std::exchange(is_listed_, false)) return;
+  end_of** at = &of_.waiting;
+  while (*at != this) at = &(*at)->next_;
+  *at = next_;
+}
+
+void running::call_functions(ready_call& self) noexcept {
+  auto& mine = static_cast<running&>(self);
+  mine.is_queued_ = false;
+  mine.at.has_told = true;
+  const nb::gil_scoped_acquire held;
+  for (const nb::callable& f : std::exchange(mine.functions, {})) {
+    try {
+      f();
+    } catch (nb::python_error& e) {
+      e.discard_as_unraisable("a function that was called at the end of a call of parley");
+    }
+  }
+}
+
+running::~running() {
+  if (is_queued_) root.where().forget(static_cast<ready_call&>(*this));
+}
+
+void finish(abandoned_call& c, runtime::executor& loop) noexcept {
+  if (c.done()) return;
+  c.cancel();
+  const nb::gil_scoped_release free;  // functions of the program that it runs on other threads need the GIL to end
+  try {
+    runtime::run_until(loop, [&] { return c.done(); });
+  } catch (...) {  // NOLINT(bugprone-empty-catch): nothing can end it any more, so nothing uses its buffers either
+  }
+}
+
+void call::on_end(nb::callable f) {
+  const hold held = where_->check();
+  if (done()) {
+    f();
+  } else {
+    runs()->functions.push_back(std::move(f));
   }
 }
 
 bool call::test() {
-  where_->check();
+  const hold held = where_->check();
   if (done()) return true;
+  where_->must_not_run_here();
   const nb::gil_scoped_release free;
-  return advance();
+  where_->loop.catch_up();
+  return done();
 }
 
 task<> pause(std::chrono::nanoseconds span) {
@@ -66,25 +308,16 @@ task<> pause(std::chrono::nanoseconds span) {
 }
 
 nb::object call::wait() {
-  where_->check();
-  // A short message ends within so many turns. A longer wait sleeps, and a timer wakes it to look for signals.
-  constexpr int most_looks = 64;
-  constexpr std::chrono::milliseconds between_signals(20);
-  for (bool is_long = false; !done(); is_long = true) {
-    {
-      const nb::gil_scoped_release free;
-      if (is_long) {
-        auto tick = runtime::start(where_->loop, pause(between_signals));
-        runtime::run_until(where_->loop, [&] { return done() || tick.done(); });
-      } else {
-        for (int i = 0; i < most_looks && !advance(); ++i) {}
-      }
-    }
-    if (PyErr_CheckSignals() == 0) continue;
-    cancel();
-    throw nb::python_error();
-  }
-  return take();
+  const hold held = where_->check();
+  constexpr int looks = 32;
+  if (where_->wait_until([this] { return done(); }, looks)) return take();
+  cancel();
+  throw nb::python_error();
+}
+
+bool call::ends_at_once() {
+  const hold held = where_->check();
+  return where_->ends_at_once([this] { return done(); });
 }
 
 bool& is_driven() noexcept {
@@ -97,12 +330,14 @@ void add_calls(nb::module_& m) {
   nb::class_<home>(m, "Loop", "The loop of a rank, for programs that have a loop of their own.")
       .def(
           "poll",
-          [](home& h) {
-            h.check();
-            const nb::gil_scoped_release free;
-            return h.poll();
+          [](home& h, bool spins) {
+            const hold held = h.check();
+            return h.attend(spins);
           },
-          "One turn. True: there is nothing to do until `fileno()` becomes readable.")
+          nb::arg("spins") = false,
+          "Turns for at most some microseconds. True: there is nothing to do until `fileno()` becomes readable. "
+          "`spins`: first "
+          "waits a little for something to do.")
       .def("fileno", &home::descriptor);
 
   nb::class_<call>(m, "Work", "A call under way. It keeps its buffers alive until it has ended.")
@@ -110,7 +345,17 @@ void add_calls(nb::module_& m) {
       .def("test", &call::test, "One turn of the loop; true if the call has ended.")
       .def("wait", &call::wait, nb::sig("def wait(self) -> typing.Any"),
            "Waits until the call has ended. Returns its result, or raises its error.")
-      .def("cancel", &call::cancel, "Ends the call's waits. The call still has to be waited for.")
+      .def("ends_at_once", &call::ends_at_once,
+           "Turns the loop for some microseconds. False: the call has not ended, or the program's event loop should "
+           "have "
+           "a turn first.")
+      .def(
+          "cancel",
+          [](call& c) {
+            const hold held(*c.where());
+            c.cancel();
+          },
+          "Ends the call's waits. The call still has to be waited for.")
       .def("take", &call::take, nb::sig("def take(self) -> typing.Any"),
            "The result of a call that has ended. It can be taken once.")
       .def("on_end", &call::on_end, nb::arg("f"),
@@ -118,7 +363,11 @@ void add_calls(nb::module_& m) {
            "Calls `f()` from the loop once the call has ended.")
       .def_prop_ro("loop", &call::where)
       .def(
-          "__await__", [](nb::handle self) { return nb::module_::import_("parley._await").attr("steps")(self); },
+          "__await__",
+          [](nb::handle self) {
+            static PyObject* const steps = nb::module_::import_("parley._await").attr("steps").inc_ref().ptr();
+            return nb::handle(steps)(self);
+          },
           nb::sig("def __await__(self) -> collections.abc.Generator[typing.Any, typing.Any, typing.Any]"));
 }
 

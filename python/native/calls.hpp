@@ -12,17 +12,20 @@
 #include <nanobind/stl/vector.h>
 
 #include <parley/error.hpp>
-#include <parley/news.hpp>
 #include <parley/runtime/coroutines/run.hpp>
+#include <parley/scope.hpp>
 #include <parley/task.hpp>
-#include <parley/work.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <coroutine>
 #include <cstdint>
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
@@ -48,18 +51,41 @@ std::chrono::nanoseconds span_of(seconds s, std::chrono::nanoseconds otherwise);
 runtime::task<> pause(std::chrono::nanoseconds span);
 
 class call;
+struct home;
+using home_ptr = std::shared_ptr<home>;
 
 /// Keeps a Python object, and its memory in place. Made and destroyed with the GIL.
 using keep = std::shared_ptr<const void>;
 
-/// A call under way whose `Work` nobody has any more. It goes on, and keeps its buffers until it has ended.
+/// A call that nobody waits for any more. It goes on, and keeps its buffers until it has ended.
 struct abandoned_call {
   virtual ~abandoned_call() = default;
   virtual bool done() const noexcept = 0;
   virtual void cancel() noexcept = 0;
 };
 
-/// Where the calls of a rank run: its loop, and the thread that may use it. Calls hold it, so that the loop outlives them.
+/// While it lives, this thread alone uses the loop of a rank. A thread may hold it several times. Made and destroyed with the GIL; it
+/// releases the GIL while it waits for another thread, so nobody waits for a loop with the GIL.
+class [[nodiscard]] hold {
+ public:
+  explicit hold(const home& h);
+  hold(hold&& other) noexcept : of_(std::exchange(other.of_, nullptr)) {}
+  hold& operator=(hold&&) = delete;
+  ~hold();
+
+ private:
+  const home* of_;
+};
+
+/// How long to spin: about as long as recent waits took (as the reactor does, parley/runtime/time/reactor.hpp).
+struct spin_time {
+  void learn(std::int64_t waited_ns) noexcept;
+  void give_up() noexcept;
+  std::int64_t longest_ns;
+  std::int64_t ns = longest_ns;
+};
+
+/// Where the calls of a rank run: its loop. Calls hold it, so that the loop outlives them.
 struct home {
   explicit home(runtime::executor& ex) : loop(ex) {}
   virtual ~home() = default;
@@ -72,8 +98,9 @@ struct home {
   /// Of a virtual rank: ends what must not outlive the rank, such as registered memory. Called without the GIL.
   std::vector<std::function<void()>> at_end{};
   bool is_virtual = false;
-  /// Throws `bad_argument` for a call by another thread, or `closed` after the rank has left.
-  void check() const;
+  /// What a call begins with: throws `closed` after the rank has left, and `bad_argument` in a child process or, for a virtual rank, in
+  /// another thread.
+  hold check() const;
   /// Frees what has ended of the abandoned calls. Needs the GIL. The end of a Python object may abandon further calls.
   void tidy() {
     if (abandoned.empty()) return;
@@ -82,11 +109,120 @@ struct home {
                                                              std::make_move_iterator(abandoned.end()));
     abandoned.erase(over, abandoned.end());
   }
-  /// One turn of the loop; true: nothing is left to do until `descriptor` becomes readable.
-  virtual bool poll() = 0;
+
+  // The following need the GIL and a `hold`.
+
+  /// Turns the loop until `is_over()`. False: a signal such as Ctrl-C has come, and Python's error is set. The first `looks` turns keep the
+  /// GIL. Of several threads that wait, one turns the loop for all.
+  bool wait_until(const std::function<bool()>& is_over, int looks);
+  /// Turns the loop for some microseconds, at most until `is_over()`. False: it is not, or the program's event loop should have a turn first.
+  bool ends_at_once(const std::function<bool()>& is_over);
+  /// Turns the loop as long as there is something to do, at most some microseconds. True: nothing is left to do until `descriptor` becomes
+  /// readable. `spins`: the event loop has nothing better to do than to wait for a call, so this first spins for a while.
+  bool attend(bool spins);
+  /// Throws `bad_argument` inside of a coroutine or function that the loop runs.
+  void must_not_run_here() const;
+  void note_end() noexcept { ends_.store(ends_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
   virtual int descriptor() const = 0;
+
+  /// The asyncio loop that attends to this home; new calls wake it.
+  nb::object attending_loop{};
+  bool is_armed = false;  // it sleeps until `descriptor` becomes readable
+  bool has_told = false;  // a function of the program was called since `attend` began
+
+ protected:
+  /// A turn; true: nothing is left to do until `descriptor` becomes readable.
+  virtual bool arm() = 0;
+  /// False if ranks outnumber cores: a rank that spins takes the core from another.
+  virtual bool has_own_core() const = 0;
+
+ private:
+  friend class hold;
+  void lock_among_others() const;
+  void unlock() const noexcept;
+  void without_lock(const std::function<void()>& f);
+  void lead(const std::function<bool()>& is_over);
+  void follow();
+  void tell_followers();
+  mutable std::mutex used_;
+  mutable std::atomic<std::thread::id> user_{};
+  mutable int times_ = 0;                // that the user holds it
+  mutable std::atomic<int> wanted_ = 0;  // threads that wait to use the loop
+  std::atomic<bool> is_led_ = false;     // a thread turns the loop until its call has ended; other threads follow
+  std::atomic<int> followers_ = 0;
+  std::atomic<std::uint64_t> ends_ = 0;
+  std::mutex turned_mutex_;
+  std::condition_variable turned_;
+  spin_time at_once_spin_{20'000}, attend_spin_{50'000};
+  int at_once_ = 0;
+  std::int64_t idle_since_ = 0, suspended_at_ = 0;
 };
-using home_ptr = std::shared_ptr<home>;
+
+/// Cancels a call, and turns the loop until it has ended: a transport may use its buffers until then. With the GIL.
+void finish(abandoned_call& c, runtime::executor& loop) noexcept;
+
+/// A call that runs. Its `Work` has it, and after that the abandoned calls.
+struct running : abandoned_call, runtime::task_observer, private runtime::ready_call {
+  running(home& where, std::vector<keep> k)
+      : ready_call(&call_functions), root(where.loop), at(where), keeps(std::move(k)) {}
+  running(const running&) = delete;
+  running& operator=(const running&) = delete;
+  ~running() override;
+  bool done() const noexcept final { return ended; }
+  void cancel() noexcept final { root.cancel(); }
+  void on_task_end(runtime::promise_base&) noexcept final;
+  void start(runtime::promise_base& frame);
+  /// Until the call has ended, or the coroutine that waits is cancelled.
+  class [[nodiscard]] end_of : private runtime::waiter {
+   public:
+    explicit end_of(running& r) noexcept : waiter(&on_cancelled), of_(r) {}
+    ~end_of() { leave(); }
+    bool await_ready() const noexcept { return of_.ended; }
+    template <class P>
+    bool await_suspend(std::coroutine_handle<P> caller) noexcept {
+      if (!enter(caller)) return false;
+      next_ = std::exchange(of_.waiting, this);
+      is_listed_ = true;
+      return true;
+    }
+    void await_resume() const {
+      if (outcome != runtime::errc::none) runtime::raise({outcome, "the coroutine that waits was cancelled"});
+    }
+
+   private:
+    friend running;
+    void leave() noexcept;
+    static void on_cancelled(waiter& self, runtime::errc why) noexcept {
+      static_cast<end_of&>(self).leave();
+      static_cast<end_of&>(self).wake(why);
+    }
+    running& of_;
+    end_of* next_ = nullptr;
+    bool is_listed_ = false;
+  };
+
+  runtime::scope root;  // outlives the frame, whose waits are linked into it
+  home& at;
+  std::vector<keep> keeps;
+  std::vector<nb::callable> functions;
+  end_of* waiting = nullptr;
+  bool ended = false;
+
+ private:
+  static void call_functions(ready_call& self) noexcept;
+  bool is_queued_ = false;
+};
+
+template <class T>
+struct running_task final : running {
+  running_task(home& where, runtime::task<T>&& task, std::vector<keep> k)
+      : running(where, std::move(k)), frame(std::move(task).release()) {}
+  ~running_task() override {
+    finish(*this, root.where());
+    frame.destroy();
+  }
+  typename runtime::task<T>::handle frame;
+};
 
 /// A call under way (parley/work.hpp). It keeps its buffers alive until it has ended.
 class call {
@@ -94,8 +230,10 @@ class call {
   call(const call&) = delete;
   call& operator=(const call&) = delete;
   virtual ~call() { where_->calls.erase(this); }
-  virtual bool done() const noexcept = 0;
-  virtual void cancel() noexcept = 0;
+  bool done() const noexcept { return runs() == nullptr || runs()->done(); }
+  void cancel() noexcept {
+    if (!done()) runs()->cancel();
+  }
   /// The result of a call that has ended, which can be taken once; or throws.
   virtual nb::object take() = 0;
   /// Forgets a call that has ended, with its result.
@@ -103,54 +241,48 @@ class call {
   bool test();
   /// Drives the loop until the call has ended. A signal such as Ctrl-C ends the wait: the call is cancelled.
   nb::object wait();
+  /// For event loops: `home::ends_at_once`.
+  bool ends_at_once();
   /// Calls `f` from the loop once the call has ended.
   void on_end(nb::callable f);
-  /// Waits as a coroutine of C++.
-  runtime::task<> ended();
+  /// Waits as a coroutine of C++; the call has not ended.
+  running::end_of ended() { return running::end_of(*runs()); }
   const home_ptr& where() const noexcept { return where_; }
 
  protected:
-  call(home_ptr where, std::vector<keep> keeps) : where_(std::move(where)), keeps_(std::move(keeps)) {
+  explicit call(home_ptr where) : where_(std::move(where)) {
     if (where_->is_virtual) where_->calls.insert(this);
   }
-  struct endings {
-    runtime::news told;
-    std::vector<nb::callable> functions;
-    bool is_over = false;
-  };
-  /// What the loop calls at the end.
-  static std::function<void()> telling(std::shared_ptr<endings> all);
-  virtual bool advance() = 0;  // without the GIL
+  virtual running* runs() const noexcept = 0;
   home_ptr where_;
-  std::vector<keep> keeps_;
-  std::shared_ptr<endings> endings_ = std::make_shared<endings>();
 };
 
 template <class T, class Convert>
 class call_of final : public call {
  public:
   call_of(home_ptr where, runtime::task<T>&& task, Convert convert, std::vector<keep> keeps)
-      : call(std::move(where), std::move(keeps)), convert_(std::move(convert)) {
-    const nb::gil_scoped_release free;
-    work_ = runtime::start(where_->loop, std::move(task), {.on_end = telling(endings_)});
+      : call(std::move(where)), convert_(std::move(convert)),
+        runs_(std::make_unique<running_task<T>>(*where_, std::move(task), std::move(keeps))) {
+    runs_->start(runs_->frame.promise());
   }
   ~call_of() override {
-    if (work_.done()) {
-      endings_->functions.clear();
+    const hold held(*where_);
+    if (!done()) {
+      where_->abandoned.push_back(std::move(runs_));
     } else {
-      where_->abandoned.push_back(std::make_unique<rest>(std::move(keeps_), endings_, std::move(work_)));
+      runs_.reset();
     }
   }
-  bool done() const noexcept override { return work_.done(); }
-  void cancel() noexcept override { work_.cancel(); }
-  void forget() override { work_ = {}; }
+  void forget() override { runs_.reset(); }
   nb::object take() override {
+    if (!runs_) runtime::raise({runtime::errc::closed, "the rank of this call has left its job"});
+    if (!runs_->ended) runtime::raise({runtime::errc::bad_argument, "this call has not ended yet; wait for it"});
     try {
       if constexpr (std::is_void_v<T>) {
-        work_.wait();
+        runs_->frame.promise().take();
         return convert_();
       } else {
-        return convert_(work_.wait());
+        return convert_(runs_->frame.promise().take());
       }
     } catch (const runtime::failure& f) {
       if constexpr (requires { convert_.failed(f.reason()); }) convert_.failed(f.reason());
@@ -159,34 +291,23 @@ class call_of final : public call {
   }
 
  private:
-  struct rest final : abandoned_call {
-    rest(std::vector<keep> k, std::shared_ptr<endings> e, runtime::work<T> w)
-        : keeps(std::move(k)), told(std::move(e)), work(std::move(w)) {}
-    ~rest() override {
-      {
-        const nb::gil_scoped_release free;  // functions of the program that it runs need the GIL to end
-        work = {};
-      }
-      told->functions.clear();
-    }
-    bool done() const noexcept override { return work.done(); }
-    void cancel() noexcept override { work.cancel(); }
-    std::vector<keep> keeps;
-    std::shared_ptr<endings> told;
-    runtime::work<T> work;
-  };
-  bool advance() override { return work_.test(); }
+  running* runs() const noexcept override { return runs_.get(); }
   Convert convert_;
-  runtime::work<T> work_;
+  std::unique_ptr<running_task<T>> runs_;
 };
+
+/// Tells the asyncio loop that runs now, if there is one, that a call has begun.
+void tell_event_loop(const home_ptr& where);
 
 /// `convert` makes the result for Python, with the GIL. Its `failed`, if it has one, may throw something better than the call's error.
 template <class T, class Convert>
 std::unique_ptr<call> begin(const home_ptr& where, runtime::task<T>&& task, Convert convert,
                             std::vector<keep> keeps = {}) {
-  where->check();
+  const hold held = where->check();
   where->tidy();
-  return std::make_unique<call_of<T, Convert>>(where, std::move(task), std::move(convert), std::move(keeps));
+  auto made = std::make_unique<call_of<T, Convert>>(where, std::move(task), std::move(convert), std::move(keeps));
+  if (!made->done()) tell_event_loop(where);
+  return made;
 }
 inline std::unique_ptr<call> begin(const home_ptr& where, runtime::task<>&& task, std::vector<keep> keeps = {}) {
   return begin(where, std::move(task), [] { return nb::none(); }, std::move(keeps));

@@ -1,6 +1,7 @@
 #include "functions.hpp"
 
 #include <parley/contextual.hpp>
+#include <parley/news.hpp>
 
 #include <memory>
 #include <string>
@@ -23,7 +24,7 @@ struct contextual {
 contextual make_contextual(const rank_ptr& where, const std::string& name, const std::vector<rank_id>& ranks,
                            std::size_t iterations, std::size_t warm_ups, const std::string& order, bool share,
                            const std::string& log_folder, seconds timeout) {
-  where->check();
+  const hold held = where->check();
   ops::contextual_options o{.name = name};
   o.ranks = ranks;
   o.iterations = iterations;
@@ -41,6 +42,7 @@ contextual make_contextual(const rank_ptr& where, const std::string& name, const
 
 /// A coroutine asks the program's own stack to run the function, which may wait there for calls of the rank.
 struct errand {
+  rank_ptr where;
   bool is_due = false;
   runtime::news over{};
   std::optional<runtime::error> failed{};
@@ -49,6 +51,7 @@ struct errand {
 task<> ask(std::shared_ptr<errand> e) {
   e->failed.reset();
   e->is_due = true;
+  e->where->note_end();  // the program's thread may leave the loop to another one
   while (e->is_due) {
     const auto woken = co_await e->over.next(runtime::never);
     if (woken) continue;
@@ -70,10 +73,10 @@ struct last_result {
 task<> run_all(std::shared_ptr<ops::contextual> op, std::function<task<>()> f) { co_await op->run(f); }
 
 std::unique_ptr<call> irun(contextual& c, nb::object f) {
-  c.where->check();
+  const hold held = c.where->check();
   const function mine(std::move(f), "f");
   auto exceptions = std::make_shared<thrown>();
-  const std::shared_ptr<nb::object> result = held(nb::none());
+  const std::shared_ptr<nb::object> result = kept(nb::none());
   const std::function<task<>()> once = [mine, exceptions, result] { return run_here(mine, exceptions, result); };
   return begin(c.where, run_all(c.op, once), last_result{exceptions, result});
 }
@@ -87,29 +90,19 @@ std::exception_ptr run_errand(errand& e, const function& f, thrown& into, nb::ob
     e.failed = into.note(error);
     if (!error.matches(PyExc_Exception)) interrupted = std::current_exception();
   }
+  const hold held(*e.where);
   e.is_due = false;
   e.over.tell();
   return interrupted;
 }
 
-/// Drives the loop for a while. With the GIL. Returns an exception such as KeyboardInterrupt.
-std::exception_ptr drive_loop(runtime::executor& loop, const std::function<bool()>& holds) {
-  constexpr std::chrono::milliseconds between_signals(20);
-  {
-    const nb::gil_scoped_release free;
-    auto tick = runtime::start(loop, pause(between_signals));
-    runtime::run_until(loop, [&] { return holds() || tick.done(); });
-  }
-  return PyErr_CheckSignals() == 0 ? nullptr : std::make_exception_ptr(nb::python_error());
-}
-
 nb::object run(contextual& c, nb::object f) {
-  c.where->check();
   const function mine(f, "f");
   if (mine.is_async() || c.where->is_virtual || c.where->loop.resuming()) return irun(c, std::move(f))->wait();
   auto exceptions = std::make_shared<thrown>();
-  const std::shared_ptr<nb::object> result = held(nb::none());
+  const std::shared_ptr<nb::object> result = kept(nb::none());
   auto job = std::make_shared<errand>();
+  job->where = c.where;
   const std::function<task<>()> once = [job] { return ask(job); };
   const auto running = begin(c.where, run_all(c.op, once), last_result{exceptions, result});
   std::exception_ptr interrupted;
@@ -118,9 +111,10 @@ nb::object run(contextual& c, nb::object f) {
       if (const auto by = run_errand(*job, mine, *exceptions, *result)) interrupted = by;
       continue;
     }
-    const auto by = drive_loop(c.where->loop, [&] { return running->done() || job->is_due; });
-    if (!by) continue;
-    interrupted = by;
+    const hold held = c.where->check();
+    constexpr int looks = 32;
+    if (c.where->wait_until([&] { return running->done() || job->is_due; }, looks)) continue;
+    interrupted = std::make_exception_ptr(nb::python_error());
     running->cancel();  // a call that is cancelled ends soon, and later ones begin after it
   }
   if (interrupted) std::rethrow_exception(interrupted);
@@ -164,14 +158,14 @@ void add_contextual(nb::module_& m) {
       .def_prop_ro(
           "runs",
           [](const contextual& c) {
-            c.where->check();
+            const hold held = c.where->check();
             return c.op->runs();
           },
           "How often functions have run, in all calls together.")
       .def(
           "best",
           [](const contextual& c, const std::string& kernel, const std::string& key) {
-            c.where->check();
+            const hold held = c.where->check();
             return c.op->best(kernel, key);
           },
           nb::arg("kernel"), nb::arg("key") = "all",
@@ -179,7 +173,7 @@ void add_contextual(nb::module_& m) {
       .def(
           "decision",
           [](const contextual& c, const std::string& kernel, const std::string& key) {
-            c.where->check();
+            const hold held = c.where->check();
             return c.op->decision(kernel, key);
           },
           nb::arg("kernel"), nb::arg("key") = "all", "The decision, with what this rank has measured.");

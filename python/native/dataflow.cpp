@@ -3,6 +3,7 @@
 #include "ops.hpp"
 
 #include <parley/dataflow.hpp>
+#include <parley/news.hpp>
 #include <parley/runtime/finally.hpp>
 
 #include <string>
@@ -91,10 +92,15 @@ class flow {
   explicit flow(rank_ptr where) : where_(std::move(where)) { keeper_ = begin(where_, keep_flow(state_)); }
   flow(const flow&) = delete;
   flow& operator=(const flow&) = delete;
-  ~flow() { close(); }
+  ~flow() {
+    if (where_->has_left) return;  // its coroutine has ended
+    const hold held(*where_);
+    close();
+  }
 
   step compute(nb::object f, const std::vector<nb::object>& reads, const std::vector<nb::object>& writes,
                const std::vector<nb::object>& updates, const std::string& name) {
+    const hold held = where_->check();
     runtime::dataflow& here = open();
     const function mine(std::move(f), "f");
     std::vector<runtime::buffer_access> uses;
@@ -114,31 +120,37 @@ class flow {
     return made(here.compute(std::span<const runtime::buffer_access>(uses), std::move(run), o));
   }
   step exchange(p2p& p, const std::vector<const p2p_operation*>& batch, seconds timeout) {
+    const hold held = where_->check();
     runtime::dataflow& here = open();
     const auto all = operations_of(batch, state_->keeps);
     return made(
         p.op.start(here, std::span<const ops::p2p_operation>(all), {.timeout = span_of(timeout, runtime::no_timeout)}));
   }
   step exchange_plan(halo_plan& plan) {
+    const hold held = where_->check();
     runtime::dataflow& here = open();
     state_->keeps.insert(state_->keeps.end(), plan.keeps.begin(), plan.keeps.end());
     state_->keeps.push_back(plan.plan);
     return made(plan.plan->start(here));
   }
   std::unique_ptr<call> ijoin() {
+    const hold held = where_->check();
     static_cast<void>(open());
     return begin(where_, join_flow(state_), flow_result{state_});
   }
-  void cancel() { open().cancel(); }
+  void cancel() {
+    const hold held = where_->check();
+    open().cancel();
+  }
   /// It takes no more steps; those that are there go on.
   void close() noexcept {
     state_->is_closing = true;
     state_->closing_news.tell();
   }
+  const rank_ptr& where() const noexcept { return where_; }
 
  private:
   runtime::dataflow& open() const {
-    where_->check();
     if (state_->flow == nullptr || state_->is_closing)
       runtime::raise({errc::closed, "this flow has ended; make another one for more steps"});
     return *state_->flow;
@@ -187,7 +199,13 @@ void add_dataflow(nb::module_& m) {
       .def("join", waits(&ijoin), nb::sig("def join(self) -> None"),
            "Waits until all steps have ended. Raises the first error that no `wait` has raised.")
       .def("cancel", &flow::cancel, "Ends the waits of all steps.")
-      .def("close", &flow::close, "The flow takes no more steps; those that are there go on.");
+      .def(
+          "close",
+          [](flow& f) {
+            const hold held(*f.where());
+            f.close();
+          },
+          "The flow takes no more steps; those that are there go on.");
 }
 
 }  // namespace parley::python

@@ -128,10 +128,10 @@ function::function(nb::object f, const char* what) : is_async_(false) {
     runtime::raise({errc::bad_argument, std::string(what) + ": an object of type " +
                                             nb::cast<std::string>(f.type().attr("__name__")) + " cannot be called"});
   is_async_ = is_coroutine_function(f);
-  held_ = python::held(std::move(f));
+  held_ = python::kept(std::move(f));
 }
 
-std::shared_ptr<nb::object> held(nb::object o) {
+std::shared_ptr<nb::object> kept(nb::object o) {
   return {new nb::object(std::move(o)), [](nb::object* mine) {
             const nb::gil_scoped_acquire gil;
             delete mine;
@@ -166,7 +166,7 @@ task<> run_function(function f, thrown_ptr into) {
   std::shared_ptr<nb::object> words;
   {
     const nb::gil_scoped_acquire gil;
-    words = held(nb::tuple());
+    words = kept(nb::tuple());
   }
   co_await call_async(f, into, words, nullptr, nullptr);
 }
@@ -179,7 +179,7 @@ task<> run_here(function f, thrown_ptr into, std::shared_ptr<nb::object> result)
       *result = call_plain(f, nb::tuple(), *into, nullptr);
       co_return;
     }
-    words = held(nb::tuple());
+    words = kept(nb::tuple());
   }
   co_await call_async(f, into, words, nullptr, result);
 }
@@ -245,7 +245,7 @@ task<> run_with_arrays(function f, thrown_ptr into, std::vector<std::uint64_t> n
   {
     const nb::gil_scoped_acquire gil;
     all = std::make_unique<loans>(numbers, arrays);
-    words = held(all->take());
+    words = kept(all->take());
   }
   co_await call_async(f, into, words, all.get(), nullptr);
   const nb::gil_scoped_acquire gil;

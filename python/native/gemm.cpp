@@ -65,7 +65,9 @@ bool overlap(const buffer& one, const buffer& other) {
 
 class gemm {
  public:
-  explicit gemm(rank_ptr where) : where_(std::move(where)), products_(products::of_rank(where_)) { where_->check(); }
+  explicit gemm(rank_ptr where) : where_(std::move(where)), products_(products::of_rank(where_)) {
+    const hold held = where_->check();
+  }
 
   void multiply(nb::handle a, nb::handle b, nb::handle c, bool trans_a, bool trans_b, double alpha, double beta,
                 nb::handle bias) {
@@ -81,7 +83,7 @@ class gemm {
     return id;
   }
   std::vector<std::string> implementations() {
-    where_->check();
+    const hold held = where_->check();
     return products_->of<float>(*where_).implementations();
   }
 
@@ -89,7 +91,7 @@ class gemm {
   template <class F>
   void with(nb::handle a, nb::handle b, nb::handle c, bool trans_a, bool trans_b, double alpha, double beta,
             nb::handle bias, const F& f) {
-    where_->check();
+    const hold held = where_->check();
     const matrices x = matrices_of(a, access::reads, "a");
     const matrices y = matrices_of(b, access::reads, "b");
     const matrices z = matrices_of(c, access::writes, "c");

@@ -41,7 +41,7 @@ hierarchy make_hierarchy(const rank_ptr& where, const std::string& name, const r
                          const rank_function& group_by, const std::vector<std::string>& inside,
                          const std::vector<std::string>& between, std::uint64_t depth, std::uint64_t pack_below,
                          seconds timeout) {
-  where->check();
+  const hold held = where->check();
   ops::hierarchy_options o{.name = name};
   o.leads = asked_of(leads, where->world_size, truth_of);
   o.group_by = asked_of(group_by, where->world_size, text_of);
@@ -57,7 +57,7 @@ ops::collective_call_options within(seconds timeout) { return {.timeout = span_o
 
 std::unique_ptr<call> iall_reduce(hierarchy& h, nb::handle data, const std::string& by, seconds timeout) {
   const buffer b = memory_of(data, access::writes, "data");
-  h.where->check();
+  const hold held = h.where->check();
   return with_numbers(b.of, by, [&]<class T, class Combine>() {
     return begin(h.where, h.op->all_reduce<Combine>(elements_of<T>(b), within(timeout)), {b.owner, h.op});
   });
@@ -73,7 +73,7 @@ std::unique_ptr<call> iall_reduce_each(hierarchy& h, const std::vector<nb::objec
     if (all.back().of != all.front().of)
       runtime::raise({errc::bad_argument, "buffers: they have different types of elements; sum each type by itself"});
   }
-  h.where->check();
+  const hold held = h.where->check();
   return with_numbers(all.empty() ? element::f32 : all.front().of, by, [&]<class T, class Combine>() {
     std::vector<std::span<T>> parts;
     for (const buffer& b : all) parts.push_back(elements_of<T>(b));
@@ -83,7 +83,7 @@ std::unique_ptr<call> iall_reduce_each(hierarchy& h, const std::vector<nb::objec
 
 std::unique_ptr<call> ibroadcast(hierarchy& h, nb::handle data, seconds timeout) {
   const buffer b = memory_of(data, access::writes, "data");
-  h.where->check();
+  const hold held = h.where->check();
   return with_type(b.of, [&]<class T>() {
     return begin(h.where, h.op->broadcast(elements_of<T>(b), within(timeout)), {b.owner, h.op});
   });
@@ -93,7 +93,7 @@ std::unique_ptr<call> iall_gather(hierarchy& h, nb::handle mine, nb::handle all,
   const buffer from = memory_of(mine, access::reads, "mine");
   const buffer into = memory_of(all, access::writes, "all");
   if (into.of != from.of) runtime::raise({errc::bad_argument, "`mine` and `all` have different types of elements"});
-  h.where->check();
+  const hold held = h.where->check();
   return with_type(from.of, [&]<class T>() {
     const std::span<const T> part = elements_of<T>(from);
     return begin(h.where, h.op->all_gather(part, elements_of<T>(into), within(timeout)),
@@ -106,7 +106,7 @@ std::unique_ptr<call> ireduce_scatter(hierarchy& h, nb::handle data, nb::handle 
   const buffer from = memory_of(data, access::writes, "data");
   const buffer into = memory_of(mine, access::writes, "mine");
   if (into.of != from.of) runtime::raise({errc::bad_argument, "`data` and `mine` have different types of elements"});
-  h.where->check();
+  const hold held = h.where->check();
   return with_numbers(from.of, by, [&]<class T, class Combine>() {
     return begin(h.where, h.op->reduce_scatter<Combine>(elements_of<T>(from), elements_of<T>(into), within(timeout)),
                  {from.owner, into.owner, h.op});
@@ -172,7 +172,7 @@ void add_groups(nb::module_& m) {
       .def(
           "decision",
           [](const hierarchy& h, std::uint64_t bytes, const std::string& kind) {
-            h.where->check();
+            const hold held = h.where->check();
             return h.op->decision(bytes, kind_of(kind));
           },
           nb::arg("bytes"), nb::arg("kind") = "all_reduce",

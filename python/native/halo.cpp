@@ -28,7 +28,7 @@ struct mesh_field {
 halo make_halo(const rank_ptr& where, const std::string& name, const std::vector<rank_id>& ranks,
                const std::vector<bool>& periodic, const std::vector<std::uint64_t>& width, const std::string& reach,
                const std::vector<rank_id>& neighbours, const std::vector<std::string>& configs, seconds timeout) {
-  where->check();
+  const hold held = where->check();
   ops::halo_options o{.name = name};
   o.ranks = ranks;
   o.periodic = periodic;
@@ -79,7 +79,7 @@ ops::halo_field mesh_field_of(const mesh_field& m) {
 }
 
 halo_plan make_plan(const halo& h, const nb::args& fields) {
-  h.where->check();
+  const hold held = h.where->check();
   std::vector<ops::halo_field> all;
   halo_plan made{.where = h.where, .plan = nullptr, .keeps = {}};
   for (nb::handle each : fields) {
@@ -105,7 +105,7 @@ halo_plan make_plan(const halo& h, const nb::args& fields) {
 }
 
 std::unique_ptr<call> iexchange(halo_plan& p) {
-  p.where->check();
+  const hold held = p.where->check();
   std::vector<keep> keeps = p.keeps;
   keeps.push_back(p.plan);
   return begin(p.where, p.plan->exchange(), std::move(keeps));
@@ -114,7 +114,7 @@ std::unique_ptr<call> iexchange(halo_plan& p) {
 template <class Ask>
 auto asks(Ask ask) {
   return [ask](const halo_plan& p) {
-    p.where->check();
+    const hold held = p.where->check();
     return ask(*p.plan);
   };
 }
@@ -180,7 +180,7 @@ void add_halo(nb::module_& m) {
       .def(
           "decision",
           [](const halo& h, std::uint64_t bytes, rank_id peer) {
-            h.where->check();
+            const hold held = h.where->check();
             return h.op.decision(bytes, peer);
           },
           nb::arg("bytes"), nb::arg("peer"),

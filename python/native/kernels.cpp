@@ -86,7 +86,7 @@ class kernel {
   using op = ops::tunable_op<void(nb::handle)>;
   kernel(rank_ptr where, std::string name, nb::dict implementations, nb::object key, nb::object outputs, bool updates)
       : where_(std::move(where)), name_(std::move(name)), key_(std::move(key)), outputs_(std::move(outputs)) {
-    where_->check();
+    const hold held = where_->check();
     op::options o;
     o.name = name_;
     for (const auto& [id, f] : implementations) {
@@ -122,17 +122,17 @@ class kernel {
   kernel& operator=(const kernel&) = delete;
 
   void run(nb::args words) {
-    where_->check();
+    const hold held = where_->check();
     (*op_)(words);
     written_.clear();
     if (const auto thrown = std::exchange(interrupted_, nullptr)) std::rethrow_exception(thrown);
   }
   std::string runs(nb::args words) {
-    where_->check();
+    const hold held = where_->check();
     return op_->id_of(op_->decision(words));
   }
   std::string why(nb::args words) {
-    where_->check();
+    const hold held = where_->check();
     return op_->decision(words).why;
   }
 
@@ -169,7 +169,7 @@ class kernel {
 struct tunables {
   rank_ptr where;
   tunable_context& context() const {
-    where->check();
+    const hold held = where->check();
     return where->self->kernels();
   }
 };

@@ -1,5 +1,7 @@
 #include "ops.hpp"
 
+#include "in_place.hpp"
+
 #include <parley/collective.hpp>
 #include <parley/transfer.hpp>
 
@@ -74,7 +76,7 @@ using pairs = std::vector<std::pair<rank_id, rank_id>>;
 
 transfer make_transfer(const rank_ptr& where, const std::string& name, const role_function& role, const pairs& edges,
                        const std::vector<std::string>& configs, seconds timeout, const std::string& dtype) {
-  where->check();
+  const hold held = where->check();
   ops::transfer_options o{.name = name};
   o.role = roles_of(role, where->self->world_size(), name);
   o.edges = edges;
@@ -104,8 +106,20 @@ std::unique_ptr<call> ireceive(transfer& t, nb::handle into, rank_id source, std
   return with_type(
       b.of, [&]<class T>() { return begin(t.where, receive_as<T>(t.op, elements_of<T>(b), o), &count_of, {b.owner}); });
 }
+void send(transfer& t, nb::handle data, rank_id to, std::uint32_t tag, seconds timeout) {
+  const buffer b = memory_of(data, access::reads, "data");
+  const ops::send_options o{.to = to, .tag = tag, .timeout = span_of(timeout, {})};
+  const auto made = [&] { return with_type(b.of, [&]<class T>() { return t.op.send(elements_of<T>(b), o); }); };
+  wait_in_place(t.where, made, b.owner, b.bytes.size());
+}
+std::uint64_t receive(transfer& t, nb::handle into, rank_id source, std::uint32_t tag, seconds timeout) {
+  const buffer b = memory_of(into, access::writes, "into");
+  const ops::receive_options o{.from = source, .tag = tag, .timeout = span_of(timeout, {})};
+  const auto made = [&] { return with_type(b.of, [&]<class T>() { return t.op.receive(elements_of<T>(b), o); }); };
+  return wait_in_place(t.where, made, b.owner, b.bytes.size());
+}
 ops::decision decision_of(const transfer& t, std::uint64_t bytes, std::optional<rank_id> peer) {
-  t.where->check();
+  const hold held = t.where->check();
   return peer ? t.op.decision(bytes, *peer) : t.op.decision(bytes);
 }
 
@@ -113,7 +127,7 @@ ops::decision decision_of(const transfer& t, std::uint64_t bytes, std::optional<
 
 p2p make_p2p(const rank_ptr& where, const std::string& name, const std::vector<rank_id>& ranks, const pairs& edges,
              const std::vector<std::string>& configs, seconds timeout, const std::string& dtype) {
-  where->check();
+  const hold held = where->check();
   ops::p2p_options o{.name = name};
   o.ranks = ranks;
   o.edges = edges;
@@ -148,7 +162,7 @@ struct collective {
 collective make_collective(const rank_ptr& where, const std::string& name, const role_function& role,
                            const std::vector<std::vector<rank_id>>& groups, const std::string& kind,
                            const std::vector<std::string>& configs, std::uint64_t depth, seconds timeout) {
-  where->check();
+  const hold held = where->check();
   ops::collective_options o{.name = name};
   o.role = roles_of(role, where->self->world_size(), name);
   o.groups = groups;
@@ -169,7 +183,7 @@ collective make_collective(const rank_ptr& where, const std::string& name, const
 std::unique_ptr<call> iall_reduce(collective& c, nb::handle data, const std::string& by, seconds timeout) {
   const buffer b = memory_of(data, access::writes, "data");
   const ops::collective_call_options o{.timeout = span_of(timeout, {})};
-  c.where->check();
+  const hold held = c.where->check();
   return with_numbers(b.of, by, [&]<class T, class Combine>() {
     return begin(c.where, c.op.all_reduce<Combine>(elements_of<T>(b), o), {b.owner});
   });
@@ -210,11 +224,8 @@ void add_ops(nb::module_& m) {
            "Starts a send. The memory of `data` must not change until it has ended.")
       .def("ireceive", &ireceive, nb::arg("into"), nb::arg("source"), nb::arg("tag") = 0, nb::arg("timeout") = none,
            "Starts a receive into the memory of `into`. The result is the number of bytes.")
-      .def("send", waits(&isend), nb::arg("data"), nb::arg("to"), nb::arg("tag") = 0, nb::arg("timeout") = none,
-           nb::sig("def send(self, data: object, to: int, tag: int = 0, timeout: float | None = None) -> None"))
-      .def("receive", waits(&ireceive), nb::arg("into"), nb::arg("source"), nb::arg("tag") = 0,
-           nb::arg("timeout") = none,
-           nb::sig("def receive(self, into: object, source: int, tag: int = 0, timeout: float | None = None) -> int"))
+      .def("send", &send, nb::arg("data"), nb::arg("to"), nb::arg("tag") = 0, nb::arg("timeout") = none)
+      .def("receive", &receive, nb::arg("into"), nb::arg("source"), nb::arg("tag") = 0, nb::arg("timeout") = none)
       .def(
           "tune",
           [](transfer& t, std::vector<std::uint64_t> sizes) { return begin(t.where, t.op.tune(std::move(sizes))); },
@@ -223,13 +234,13 @@ void add_ops(nb::module_& m) {
       .def(
           "retune",
           [](const transfer& t, std::optional<std::uint64_t> bytes, const std::string& why) {
-            t.where->check();
+            const hold held = t.where->check();
             t.op.retune(bytes, why);
           },
           nb::arg("bytes") = none, nb::arg("why") = "")
       .def_prop_ro("idle", [](const transfer& t) { return t.op.idle(); })
       .def_prop_ro("copied_bytes", [](const transfer& t) {
-        t.where->check();
+        const hold held = t.where->check();
         return t.op.copied_bytes();
       });
 
@@ -263,12 +274,12 @@ void add_ops(nb::module_& m) {
       .def(
           "decision",
           [](const p2p& p, std::uint64_t bytes, rank_id peer) {
-            p.where->check();
+            const hold held = p.where->check();
             return p.op.decision(bytes, peer);
           },
           nb::arg("bytes"), nb::arg("peer"))
       .def_prop_ro("copied_bytes", [](const p2p& p) {
-        p.where->check();
+        const hold held = p.where->check();
         return p.op.copied_bytes();
       });
 
@@ -300,22 +311,22 @@ void add_ops(nb::module_& m) {
       .def(
           "decision",
           [](const collective& c, std::uint64_t bytes) {
-            c.where->check();
+            const hold held = c.where->check();
             return c.op.decision(bytes);
           },
           nb::arg("bytes"))
       .def_prop_ro("leads",
                    [](const collective& c) {
-                     c.where->check();
+                     const hold held = c.where->check();
                      return c.op.leads();
                    })
       .def_prop_ro("size",
                    [](const collective& c) {
-                     c.where->check();
+                     const hold held = c.where->check();
                      return c.op.size();
                    })
       .def_prop_ro("idle", [](const collective& c) {
-        c.where->check();
+        const hold held = c.where->check();
         return c.op.idle();
       });
 }

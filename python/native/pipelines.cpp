@@ -60,7 +60,7 @@ class forward_stage final : public ops::pipeline_work {
 /// A stage that can be computed in several ways.
 struct tuned_stage {
   tuned_stage(const rank_ptr& rank, const std::string& name, const nb::dict& all) : where(rank) {
-    where->check();
+    const hold held = where->check();
     ops::tuned_stage_options<ops::pipeline_work> o{.name = name, .ways = {}};
     for (const auto& [id, f] : all) {
       ways.push_back(std::make_unique<forward_stage>(nb::borrow(f), "ways"));
@@ -81,7 +81,7 @@ struct pipeline {
 
 pipeline make_pipeline(const rank_ptr& where, const std::string& name, const std::vector<rank_id>& stages,
                        nb::handle dtype, const std::vector<std::string>& configs, seconds timeout) {
-  where->check();
+  const hold held = where->check();
   ops::pipeline_options o{.name = name};
   o.stages = stages;
   o.configs = configs_of(configs);
@@ -101,7 +101,7 @@ task<> run_forward(std::shared_ptr<ops::pipeline> op, std::shared_ptr<forward_ca
 }
 
 std::unique_ptr<call> irun(pipeline& p, const std::vector<nb::object>& shapes, nb::handle stage) {
-  p.where->check();
+  const hold held = p.where->check();
   auto run = std::make_shared<forward_run>();
   auto mine = std::make_shared<forward_call>();
   run->type = p.type;
@@ -114,7 +114,7 @@ std::unique_ptr<call> irun(pipeline& p, const std::vector<nb::object>& shapes, n
   if (nb::try_cast(stage, tuned) && tuned != nullptr) {
     for (const auto& way : tuned->ways) way->begin(run);
     mine->stage = tuned->tuned.get();
-    keeps.push_back(held(nb::borrow(stage)));
+    keeps.push_back(kept(nb::borrow(stage)));
   } else {
     mine->own = std::make_unique<forward_stage>(nb::borrow(stage), "stage");
     mine->own->begin(run);
@@ -171,7 +171,7 @@ class training_stages final : public ops::training_work {
 /// Stages that can be computed in several ways.
 struct tuned_stages {
   tuned_stages(const rank_ptr& rank, const std::string& name, const nb::dict& all) : where(rank) {
-    where->check();
+    const hold held = where->check();
     ops::tuned_stage_options<ops::training_work> o{.name = name, .ways = {}};
     for (const auto& [id, both] : all) {
       std::pair<nb::object, nb::object> functions;
@@ -197,7 +197,7 @@ struct training_pipeline {
 training_pipeline make_training(const rank_ptr& where, const std::string& name, const ops::pipeline_schedule& schedule,
                                 nb::handle shape, nb::handle dtype, const std::vector<rank_id>& ranks,
                                 const std::vector<std::string>& configs, seconds timeout) {
-  where->check();
+  const hold held = where->check();
   training_pipeline made{.where = where, .op = nullptr, .type = array_type_of(dtype), .shapes = {}};
   for (std::uint32_t stage = 0; stage < schedule.stages; ++stage)
     made.shapes.push_back(array_shape_of(PyCallable_Check(shape.ptr()) != 0 ? shape(stage) : nb::borrow(shape)));
@@ -224,7 +224,7 @@ task<ops::pipeline_report> run_training(std::shared_ptr<ops::training_pipeline> 
 }
 
 std::unique_ptr<call> itrain(training_pipeline& p, nb::handle forward, nb::handle backward) {
-  p.where->check();
+  const hold held = p.where->check();
   auto run = std::make_shared<training_run>();
   run->type = p.type;
   run->shapes = p.shapes;
@@ -234,7 +234,7 @@ std::unique_ptr<call> itrain(training_pipeline& p, nb::handle forward, nb::handl
   if (backward.is_none() && nb::try_cast(forward, tuned) && tuned != nullptr) {
     for (const auto& way : tuned->ways) way->begin(run);
     mine->stages = tuned->tuned.get();
-    keeps.push_back(held(nb::borrow(forward)));
+    keeps.push_back(kept(nb::borrow(forward)));
   } else {
     mine->own = std::make_unique<training_stages>(nb::borrow(forward), nb::borrow(backward));
     mine->own->begin(run);
@@ -313,7 +313,7 @@ void add_forward(nb::module_& m) {
       .def(
           "decision",
           [](const tuned_stage& t, std::uint64_t bytes) {
-            t.where->check();
+            const hold held = t.where->check();
             return t.tuned->forward().decision(bytes);
           },
           nb::arg("bytes"), "What this rank has decided for activations of that size.");
@@ -352,7 +352,7 @@ void add_forward(nb::module_& m) {
       .def(
           "decision",
           [](const pipeline& p, std::uint64_t bytes, std::optional<rank_id> peer) {
-            p.where->check();
+            const hold held = p.where->check();
             return peer ? p.op->decision(bytes, *peer) : p.op->decision(bytes);
           },
           nb::arg("bytes"), nb::arg("peer") = none,
@@ -373,7 +373,7 @@ void add_training(nb::module_& m) {
 
   const auto of = [](const ops::role_op& (ops::tuned_stages::*which)() const noexcept) {
     return [which](const tuned_stages& t, std::uint64_t bytes) {
-      t.where->check();
+      const hold held = t.where->check();
       return ((*t.tuned).*which)().decision(bytes);
     };
   };
@@ -423,7 +423,7 @@ void add_training(nb::module_& m) {
       .def(
           "decision",
           [](const training_pipeline& p, std::uint64_t bytes, rank_id peer) {
-            p.where->check();
+            const hold held = p.where->check();
             return p.op->decision(bytes, peer);
           },
           nb::arg("bytes"), nb::arg("peer"));

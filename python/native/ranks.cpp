@@ -23,7 +23,9 @@ struct real_home final : rank_home {
     const nb::gil_scoped_release free;
     job.reset();
   }
-  bool poll() override { return job->loop().poll() == runtime::reactor::readiness::armed; }
+  bool arm() override { return job->loop().poll() == runtime::reactor::readiness::armed; }
+  // The reactor yields only if ranks share cores.
+  bool has_own_core() const override { return job->loop().statistics().yields == 0; }
   int descriptor() const override { return job->loop().native_handle(); }
   std::unique_ptr<ops::job> job;
 };
@@ -34,9 +36,10 @@ struct virtual_home final : rank_home {
   ~virtual_home() override {
     for (auto& each : abandoned) static_cast<void>(each.release());
   }
-  bool poll() override {
+  bool arm() override {
     runtime::raise({errc::bad_argument, "a virtual rank has no loop of its own; await its calls"});
   }
+  bool has_own_core() const override { return false; }
   int descriptor() const override { return -1; }
 };
 
@@ -79,21 +82,54 @@ rank_ptr join(seconds timeout, bool strict, const std::string& kind, const excha
   return std::make_shared<real_home>(std::move(made));
 }
 
+/// Ends a function of C++ that turns the loop when a signal such as Ctrl-C comes.
+class signal_watch final : runtime::timer {
+ public:
+  struct interrupted {};
+  explicit signal_watch(runtime::executor& loop) noexcept : timer(&look), loop_(loop) { arm(); }
+
+ private:
+  void arm() noexcept {
+    constexpr runtime::time_ns between_looks_ns = 20'000'000;
+    loop_.arm_in(*this, between_looks_ns);
+  }
+  static void look(timer& self) noexcept {
+    auto& mine = static_cast<signal_watch&>(self);
+    const nb::gil_scoped_acquire held;
+    if (PyErr_CheckSignals() == 0) return mine.arm();
+    mine.loop_.post([] { throw interrupted{}; });
+  }
+  runtime::executor& loop_;
+};
+
+/// Without the GIL. Throws Python's exception if a signal comes.
+template <class F>
+void interruptible(rank_home& r, F&& f) {
+  bool is_interrupted = false;
+  {
+    const nb::gil_scoped_release free;
+    const signal_watch watch(r.loop);
+    try {
+      f();
+    } catch (const signal_watch::interrupted&) {
+      is_interrupted = true;
+    }
+  }
+  r.has_left = true;
+  r.attending_loop.reset();
+  if (is_interrupted) throw nb::python_error();
+}
+
 ops::job& job_of(rank_home& r) {
-  r.check();
   auto* const real = dynamic_cast<real_home*>(&r);
   if (real == nullptr) runtime::raise({errc::bad_argument, "a virtual rank leaves when its function returns"});
   return *real->job;
 }
 
 std::string leave(rank_home& r) {
-  ops::job& job = job_of(r);
+  const hold held = r.check();
   ops::parting how{};
-  {
-    const nb::gil_scoped_release free;
-    how = job.leave();
-  }
-  r.has_left = true;
+  interruptible(r, [&, &job = job_of(r)] { how = job.leave(); });
   switch (how) {
     case ops::parting::in_peace: return "in_peace";
     case ops::parting::refused: return "refused";
@@ -103,12 +139,9 @@ std::string leave(rank_home& r) {
 }
 
 void leave_after(rank_home& r, const std::string& text) {
-  ops::job& job = job_of(r);
-  {
-    const nb::gil_scoped_release free;
-    job.leave_after(error::in_words(errc::exception, {.rank = r.self->id()}, text));
-  }
-  r.has_left = true;
+  const hold held = r.check();
+  interruptible(
+      r, [&, &job = job_of(r)] { job.leave_after(error::in_words(errc::exception, {.rank = r.self->id()}, text)); });
 }
 
 // ---- virtual ranks
@@ -238,12 +271,19 @@ nb::object step(script& s, const std::optional<error>& ended_with) {
 }  // namespace
 
 task<> drive(std::shared_ptr<script> s) {
+  // A coroutine that is cancelled and goes on all the same is closed in the end.
+  constexpr int most_cancelled_waits = 100;
+  int cancelled_waits = 0;
   std::optional<error> ended_with;
   for (;;) {
     call* waits = nullptr;
     {
       const nb::gil_scoped_acquire held;
       try {
+        if (cancelled_waits == most_cancelled_waits) {
+          s->coroutine.attr("close")();
+          runtime::raise(*ended_with);
+        }
         s->waits_for = step(*s, ended_with);
         if (!s->waits_for.is_valid()) co_return;
         if (!nb::try_cast(s->waits_for, waits) || waits == nullptr)
@@ -254,13 +294,19 @@ task<> drive(std::shared_ptr<script> s) {
         runtime::raise(error_of(e));
       }
     }
+    if (waits->done()) co_await runtime::yield;  // the others have their turn
     ended_with.reset();
     try {
       co_await waits->ended();
     } catch (const runtime::failure& f) {  // this coroutine was cancelled
       ended_with = f.reason();
     }
-    if (ended_with) waits->cancel();
+    const runtime::scope& here = co_await runtime::this_scope;
+    if (!ended_with && here.cancelled() != errc::none) ended_with = error(here.cancelled());
+    if (!ended_with) continue;
+    waits->cancel();
+    ++cancelled_waits;
+    co_await runtime::yield;
   }
 }
 
@@ -281,20 +327,20 @@ void add_ranks(nb::module_& m) {
       .def_prop_ro("world_size", [](const rank_home& r) { return r.world_size; })
       .def_prop_ro("warnings",
                    [](const rank_home& r) {
-                     r.check();
+                     const hold held = r.check();
                      return r.self->warnings();
                    })
       .def(
           "kind_of",
           [](const rank_home& r, std::uint32_t of) {
-            r.check();
+            const hold held = r.check();
             return r.self->kind_of(of);
           },
           nb::arg("rank"), "The hardware that a rank computes on, equal for ranks that are alike.")
       .def(
           "now_ns",
           [](const rank_home& r) {
-            r.check();
+            const hold held = r.check();
             return r.loop.precise_now();
           },
           "The time of this rank's clock, also in a simulation.")
@@ -314,7 +360,12 @@ void add_ranks(nb::module_& m) {
           nb::arg("coroutine"),
           "Runs a coroutine that awaits calls of this rank only, without asyncio. The result is what it returns.")
       .def(
-          "write_results", [](rank_home& r) { job_of(r).write_results(); }, "Adds decisions to the results files now.")
+          "write_results",
+          [](rank_home& r) {
+            const hold held = r.check();
+            job_of(r).write_results();
+          },
+          "Adds decisions to the results files now.")
       .def("leave", &leave, "Leaves the job: `in_peace`, `refused` or `undelivered`. `parley.run` and `with` do it.")
       .def("leave_after", &leave_after, nb::arg("why"),
            "Leaves the job because of an error, and tells the other ranks.");

@@ -33,7 +33,7 @@ from typing import Any
 # While it is loaded, UCX patches the process's memory functions, which takes 0.4 s and which parley does not need.
 os.environ.setdefault("UCX_MEM_MMAP_HOOK_MODE", "none")
 
-from . import _await, _native  # noqa: E402
+from . import _native  # noqa: E402
 from ._native import (  # noqa: E402
     P2P,
     Collective,
@@ -112,7 +112,8 @@ class join:  # noqa: N801: a function with an end
     def __exit__(self, kind: type[BaseException] | None, thrown: BaseException | None, trace: TracebackType | None) -> None:
         global _current
         _current = None
-        _await.end_pumps()
+        if awaits := sys.modules.get("parley._await"):
+            awaits.end_pumps()
         if thrown is None or (isinstance(thrown, SystemExit) and thrown.code in (None, 0)):
             self.parting = self.rank.leave()
         else:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
+import sys
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _native
+
+if TYPE_CHECKING:
+    import asyncio  # a program that does not use it need not load it
 
 
 class _Pump:
     """Gives a rank's loop its turns in an asyncio loop, without a thread."""
 
-    turns_at_once = 64
-
     def __init__(self, rank_loop: _native.Loop, loop: asyncio.AbstractEventLoop) -> None:
         self.rank_loop, self.loop = rank_loop, loop
         self.is_due = self.has_ended = False
+        self.awaited = 0  # calls for which coroutines wait
         self.descriptor = rank_loop.fileno()
         loop.add_reader(self.descriptor, self.kick)
 
@@ -27,12 +29,8 @@ class _Pump:
 
     def run(self) -> None:
         self.is_due = False
-        if self.has_ended:
-            return
-        for _ in range(self.turns_at_once):
-            if self.rank_loop.poll():
-                return  # the reader says when there is more to do
-        self.kick()
+        if not self.has_ended and not self.rank_loop.poll(self.awaited > 0):
+            self.kick()  # otherwise the reader says when there is more to do
 
     def end(self) -> None:
         self.has_ended = True
@@ -43,13 +41,15 @@ class _Pump:
 _pumps: dict[tuple[int, int], _Pump] = {}
 
 
-def _pump_of(rank_loop: _native.Loop, loop: asyncio.AbstractEventLoop) -> _Pump:
+def attend(rank_loop: _native.Loop, loop: asyncio.AbstractEventLoop) -> _Pump:
+    """Lets the calls of this rank go on while the asyncio loop runs. The extension calls this when a call has begun."""
     key = (rank_loop.fileno(), id(loop))
     found = _pumps.get(key)
     if found is None or found.loop.is_closed() or found.loop is not loop:
         for old in [k for k, p in _pumps.items() if p.loop.is_closed()]:
             del _pumps[old]
         found = _pumps[key] = _Pump(rank_loop, loop)
+    found.kick()
     return found
 
 
@@ -61,27 +61,29 @@ def end_pumps() -> None:
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
-    if _native.is_driven():
-        return None  # parley runs this coroutine, also if its turn came in asyncio
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+    events = sys.modules.get("asyncio.events")
+    found: asyncio.AbstractEventLoop | None = None if events is None else events._get_running_loop()
+    return found
 
 
 def steps(work: _native.Work) -> Generator[Any, None, Any]:
     """The iterator of `await work`."""
-    if not work.done():
-        loop = _running_loop()
+    if not work.ends_at_once():
+        loop = None if _native.is_driven() else _running_loop()
         if loop is None:
-            yield work  # parley itself runs this coroutine
-            return work.take()
-        ended: asyncio.Future[None] = loop.create_future()
-        work.on_end(lambda: None if ended.done() else ended.set_result(None))
-        _pump_of(work.loop, loop).kick()
-        try:
-            yield from ended
-        except asyncio.CancelledError:
-            work.cancel()
-            raise
+            yield work  # parley runs this coroutine, also if its turn came in asyncio
+        elif work.done():
+            yield  # asyncio's other callbacks have their turn
+        else:
+            ended: asyncio.Future[None] = loop.create_future()
+            work.on_end(lambda: None if ended.done() else ended.set_result(None))
+            pump = attend(work.loop, loop)
+            pump.awaited += 1
+            try:
+                yield from ended
+            except BaseException:
+                work.cancel()
+                raise
+            finally:
+                pump.awaited -= 1
     return work.take()

@@ -14,7 +14,8 @@ import parley
     ("np.zeros((4, 4))[:, ::2]", "its elements do not follow each other in memory"),
     ("b'bytes'", "is read-only"),
     ("[1, 2, 3]", "type list is no memory"),
-    ("np.broadcast_to(np.zeros(1), (4,))", "is read-only"),
+    ("np.broadcast_to(np.zeros(1), (4,))", "its elements do not follow each other in memory"),
+    ("np.frombuffer(b'12345678')", "is read-only"),
 ])
 def test_memory_that_cannot_be_received_into_is_refused_by_name(job: Job, make: str, says: str) -> None:
     made = job(f"""
@@ -98,7 +99,7 @@ raise SystemExit(parley.run(main))
     assert made.returncode == 0 and "interrupted" in made.stdout, made.stdout + made.stderr
 
 
-def test_other_threads_run_while_a_call_waits_and_may_not_call(job: Job) -> None:
+def test_other_threads_run_and_may_call_while_a_call_waits(job: Job) -> None:
     made = job("""
 import threading, time
 import parley
@@ -107,10 +108,7 @@ def main(rank):
     t = parley.Transfer(rank, "t", role=lambda r: "sender" if r == 0 else "receiver")
     counted = []
     def beside():
-        try:
-            t.decision(8)
-        except parley.BadArgument as why:
-            counted.append(str(why))
+        counted.append(t.decision(8).op)
         for _ in range(20):
             time.sleep(0.005)
             counted.append(1)
@@ -121,7 +119,7 @@ def main(rank):
     thread.start()
     t.receive(bytearray(8), source=0)
     assert len(counted) == 21, counted
-    assert "the thread that joined the job" in counted[0]
+    assert counted[0].startswith("t"), counted
     thread.join()
 
 raise SystemExit(parley.run(main))

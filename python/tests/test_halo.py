@@ -107,7 +107,7 @@ def test_what_cannot_be_exchanged_is_refused_before_anything_moves() -> None:
             (np.zeros(6), "1 dimensions in a grid of 2"),
             (np.zeros((2, 6)), "the rim alone needs 2"),
             (np.zeros((6, 6, 0)), "its cells are empty"),
-            (np.broadcast_to(np.zeros(1), (6, 6)), "read-only"),
+            (np.broadcast_to(np.zeros(1), (6, 6)), "read-only|do not follow each other"),
             ([[1.0]], "is no memory"),
             (parley.MeshField(whole, [[0]], [[1]]), "a grid exchanges arrays"),
         ]:

@@ -178,6 +178,29 @@ raise SystemExit(parley.run(main))
     assert made.returncode == 0 and made.stdout.count("well") == 3, made.stdout + made.stderr
 
 
+def test_functions_on_worker_threads_may_call_the_rank(job: Job) -> None:
+    made = job(FORWARD + """
+    sums = parley.Collective(rank, "sums")
+    kernel = parley.Kernel(rank, "kernel", {"one": lambda x: x.__iadd__(0), "two": lambda x: x.__iadd__(0)})
+    parley.tunable.enable()
+
+    def calls(microbatch, x):
+        stage(microbatch, x)
+        kernel(x)
+        rank.sleep(0.001).wait()
+
+    layer = parley.Contextual(rank, "layer", iterations=1)
+    with parley.Dataflow(rank) as flow:
+        flow.compute(lambda: sums.all_reduce(np.ones(2)))
+    pipe.run([1 << 16] * 5, calls)
+    assert layer.run(lambda: pipe.run([10] * 2, calls)) is None
+    print("well", layer.best("kernel") != "")
+
+raise SystemExit(parley.run(main))
+""", ranks=3)
+    assert made.returncode == 0 and made.stdout.count("well True") == 3, made.stdout + made.stderr
+
+
 @pytest.mark.parametrize(("fault", "says"), [
     ("raise KeyError('lost')", "KeyError: 'lost'"),
     ("globals().setdefault('kept', []).append(x[:3])", "keep a copy"),
