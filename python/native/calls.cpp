@@ -4,6 +4,7 @@
 #include <parley/runtime/implementation.hpp>
 
 #include <sched.h>
+#include <unistd.h>
 
 namespace parley::python {
 
@@ -18,18 +19,64 @@ std::chrono::nanoseconds span_of(seconds s, std::chrono::nanoseconds otherwise) 
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(*s, longest_s) * 1e9));
 }
 
+// ---- the end of the interpreter
+
+namespace {
+std::atomic<bool> is_closing = false;
+std::atomic<std::thread::id> closer;
+std::atomic<int> coming_back = 0;  // threads that take the GIL
+
+/// Counts this thread among those that take the GIL. At the end of the interpreter it does not return.
+void come_back(const home* where) noexcept {
+  ++coming_back;
+  if (!is_closing || closer.load() == std::this_thread::get_id()) return;
+  --coming_back;
+  if (where != nullptr) where->abandon_lock();
+  for (;;) ::pause();
+}
+
+/// Needs the GIL. From now on, no thread but this one takes the GIL in here.
+void close_interpreter() {
+  closer = std::this_thread::get_id();
+  is_closing = true;
+  while (coming_back > 0) {
+    const nb::gil_scoped_release free;
+    sched_yield();
+  }
+}
+}  // namespace
+
+without_gil::~without_gil() {
+  come_back(where_);
+  PyEval_RestoreThread(state_);
+  --coming_back;
+}
+
+with_gil::with_gil() {
+  come_back(nullptr);
+  state_ = PyGILState_Ensure();
+  --coming_back;
+}
+
+void home::abandon_lock() const noexcept {
+  if (user_.load() == std::this_thread::get_id()) unlock();
+}
+
 // ---- who uses the loop
 
 hold::hold(const home& h) : of_(&h) {
-  // In a child process the lock may belong to a thread that only the parent has.
-  if (h.loop.forked()) {
+  // A virtual rank that has ended has no loop. In a child process the lock may belong to a thread that only the parent has.
+  if ((h.is_virtual && h.has_left) || h.loop.forked()) {
     of_ = nullptr;
     return;
   }
   if (h.user_.load(std::memory_order_relaxed) != std::this_thread::get_id()) {
     if (!h.used_.try_lock()) {
-      const nb::gil_scoped_release free;
-      h.lock_among_others();
+      const without_gil free(&h);
+      if (!h.lock_among_others()) {
+        of_ = nullptr;
+        return;
+      }
     }
     h.user_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   }
@@ -41,11 +88,20 @@ hold::~hold() {
 }
 
 // The thread that has the lock may sleep in the loop, so it is woken.
-void home::lock_among_others() const {
+bool home::lock_among_others() const {
   ++wanted_;
+  const runtime::finally over([this] { --wanted_; });
   loop.post([] {});
-  used_.lock();
-  --wanted_;
+  if (!is_closing) {
+    used_.lock();
+    return true;
+  }
+  // Its user may sleep for ever.
+  for (int i = 0; i < 100; ++i) {
+    if (used_.try_lock()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
 }
 
 void home::unlock() const noexcept {
@@ -57,12 +113,13 @@ void home::without_lock(const std::function<void()>& f) {
   const int times = std::exchange(times_, 0);
   unlock();
   f();
-  lock_among_others();
+  while (!lock_among_others()) {}
   user_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   times_ = times;
 }
 
 hold home::check() const {
+  if (has_left) runtime::raise({errc::closed, "this rank has left its job"});
   if (loop.forked())
     runtime::raise({errc::bad_argument, "this process is a child of fork; the rank belongs to its parent, and only the "
                                         "parent may call"});
@@ -91,7 +148,7 @@ bool home::wait_until(const std::function<bool()>& is_over, int looks) {
   }
   while (!is_over()) {
     {
-      const nb::gil_scoped_release free;
+      const without_gil free(this);
       if (is_led_) {
         follow();
       } else {
@@ -232,7 +289,7 @@ void running::start(runtime::promise_base& frame) {
   frame.observer = this;
   runtime::begin_in_order(root.where(), frame);
   if (root.where().resuming()) return;
-  const nb::gil_scoped_release free;
+  const without_gil free;
   root.where().turn();
 }
 
@@ -260,7 +317,7 @@ void running::call_functions(ready_call& self) noexcept {
   auto& mine = static_cast<running&>(self);
   mine.is_queued_ = false;
   mine.at.has_told = true;
-  const nb::gil_scoped_acquire held;
+  const with_gil held;
   for (const nb::callable& f : std::exchange(mine.functions, {})) {
     try {
       f();
@@ -271,15 +328,16 @@ void running::call_functions(ready_call& self) noexcept {
 }
 
 running::~running() {
+  while (waiting != nullptr) waiting->leave();
   if (is_queued_) root.where().forget(static_cast<ready_call&>(*this));
 }
 
-void finish(abandoned_call& c, runtime::executor& loop) noexcept {
-  if (c.done()) return;
+void finish(abandoned_call& c, const home& where) noexcept {
+  if (c.done() || where.is_dead) return;
   c.cancel();
-  const nb::gil_scoped_release free;  // functions of the program that it runs on other threads need the GIL to end
+  const without_gil free(&where);  // functions of the program that it runs on other threads need the GIL to end
   try {
-    runtime::run_until(loop, [&] { return c.done(); });
+    runtime::run_until(where.loop, [&] { return c.done(); });
   } catch (...) {  // NOLINT(bugprone-empty-catch): nothing can end it any more, so nothing uses its buffers either
   }
 }
@@ -297,7 +355,7 @@ bool call::test() {
   const hold held = where_->check();
   if (done()) return true;
   where_->must_not_run_here();
-  const nb::gil_scoped_release free;
+  const without_gil free(where_.get());
   where_->loop.catch_up();
   return done();
 }
@@ -326,6 +384,7 @@ bool& is_driven() noexcept {
 }
 
 void add_calls(nb::module_& m) {
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&close_interpreter));
   m.def("is_driven", [] { return is_driven(); });
   nb::class_<home>(m, "Loop", "The loop of a rank, for programs that have a loop of their own.")
       .def(

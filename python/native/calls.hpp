@@ -41,7 +41,8 @@ void add_errors(nb::module_& m);
 /// parley.Failure for an error.
 nb::object exception_of(const runtime::error& e);
 /// The error that a Python exception stands for, for the other ranks.
-runtime::error error_of(const nb::python_error& e);
+runtime::error error_of(nb::handle thrown);
+inline runtime::error error_of(const nb::python_error& e) { return error_of(e.value()); }
 
 /// Nothing: the op's own timeout.
 using seconds = std::optional<double>;
@@ -62,6 +63,31 @@ struct abandoned_call {
   virtual ~abandoned_call() = default;
   virtual bool done() const noexcept = 0;
   virtual void cancel() noexcept = 0;
+};
+
+/// Like nanobind's `gil_scoped_release` and `gil_scoped_acquire`, for threads that may still wait when the interpreter ends. Python would
+/// end such a thread where it takes the GIL, by an exception that C++ may not pass on; so the thread sleeps there for ever instead.
+class without_gil {
+ public:
+  /// `where` has its loop used by others then.
+  explicit without_gil(const home* where = nullptr) : where_(where), state_(PyEval_SaveThread()) {}
+  without_gil(const without_gil&) = delete;
+  without_gil& operator=(const without_gil&) = delete;
+  ~without_gil();
+
+ private:
+  const home* where_;
+  PyThreadState* state_;
+};
+class with_gil {
+ public:
+  with_gil();
+  with_gil(const with_gil&) = delete;
+  with_gil& operator=(const with_gil&) = delete;
+  ~with_gil() { PyGILState_Release(state_); }
+
+ private:
+  PyGILState_STATE state_;
 };
 
 /// While it lives, this thread alone uses the loop of a rank. A thread may hold it several times. Made and destroyed with the GIL; it
@@ -95,9 +121,10 @@ struct home {
   std::vector<std::unique_ptr<abandoned_call>> abandoned{};
   /// Of a virtual rank: all calls that exist, because its executor does not outlive them.
   std::set<call*> calls{};
-  /// Of a virtual rank: ends what must not outlive the rank, such as registered memory. Called without the GIL.
+  /// Of a virtual rank: ends what must not outlive the rank, such as registered memory. They need no GIL.
   std::vector<std::function<void()>> at_end{};
   bool is_virtual = false;
+  bool is_dead = false;  // a virtual rank: nothing of it goes on, and no transport uses its buffers
   /// What a call begins with: throws `closed` after the rank has left, and `bad_argument` in a child process or, for a virtual rank, in
   /// another thread.
   hold check() const;
@@ -122,6 +149,8 @@ struct home {
   bool attend(bool spins);
   /// Throws `bad_argument` inside of a coroutine or function that the loop runs.
   void must_not_run_here() const;
+  /// This thread does not come back.
+  void abandon_lock() const noexcept;
   void note_end() noexcept { ends_.store(ends_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
   virtual int descriptor() const = 0;
 
@@ -138,7 +167,7 @@ struct home {
 
  private:
   friend class hold;
-  void lock_among_others() const;
+  bool lock_among_others() const;
   void unlock() const noexcept;
   void without_lock(const std::function<void()>& f);
   void lead(const std::function<bool()>& is_over);
@@ -159,7 +188,7 @@ struct home {
 };
 
 /// Cancels a call, and turns the loop until it has ended: a transport may use its buffers until then. With the GIL.
-void finish(abandoned_call& c, runtime::executor& loop) noexcept;
+void finish(abandoned_call& c, const home& where) noexcept;
 
 /// A call that runs. Its `Work` has it, and after that the abandoned calls.
 struct running : abandoned_call, runtime::task_observer, private runtime::ready_call {
@@ -218,7 +247,7 @@ struct running_task final : running {
   running_task(home& where, runtime::task<T>&& task, std::vector<keep> k)
       : running(where, std::move(k)), frame(std::move(task).release()) {}
   ~running_task() override {
-    finish(*this, root.where());
+    finish(*this, at);
     frame.destroy();
   }
   typename runtime::task<T>::handle frame;
@@ -236,8 +265,9 @@ class call {
   }
   /// The result of a call that has ended, which can be taken once; or throws.
   virtual nb::object take() = 0;
-  /// Forgets a call that has ended, with its result.
+  /// Forgets a call that has ended, with its result; or of a dead rank.
   virtual void forget() = 0;
+  bool is_kept() const noexcept { return runs() != nullptr; }
   bool test();
   /// Drives the loop until the call has ended. A signal such as Ctrl-C ends the wait: the call is cancelled.
   nb::object wait();
@@ -273,10 +303,14 @@ class call_of final : public call {
       runs_.reset();
     }
   }
-  void forget() override { runs_.reset(); }
+  void forget() override {
+    runs_.reset();
+    if constexpr (requires { convert_.forget(); }) convert_.forget();
+  }
   nb::object take() override {
     if (!runs_) runtime::raise({runtime::errc::closed, "the rank of this call has left its job"});
     if (!runs_->ended) runtime::raise({runtime::errc::bad_argument, "this call has not ended yet; wait for it"});
+    runs_->keeps.clear();
     try {
       if constexpr (std::is_void_v<T>) {
         runs_->frame.promise().take();

@@ -29,7 +29,7 @@ struct flow_state {
 using state_ptr = std::shared_ptr<flow_state>;
 state_ptr new_state() {
   return {new flow_state, [](flow_state* s) {
-            const nb::gil_scoped_acquire gil;
+            const with_gil gil;
             delete s;
           }};
 }
@@ -39,6 +39,7 @@ task<> keep_flow(state_ptr s) {
   runtime::scope& here = co_await runtime::this_scope;
   runtime::dataflow flow(here);
   s->flow = &flow;
+  const runtime::finally over([&s] { s->flow = nullptr; });  // also if the rank dies
   while (!s->is_closing) {
     const auto woken = co_await s->closing_news.next(runtime::never);
     if (!woken) break;

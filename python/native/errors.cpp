@@ -1,7 +1,10 @@
 #include "calls.hpp"
 
+#include <string>
+
 namespace parley::python {
 
+using runtime::errc;
 using runtime::error;
 
 nb::object exception_of(const error& e) {
@@ -29,10 +32,45 @@ nb::object exception_of(const error& e) {
   return nb::module_::import_("parley.errors").attr("failure")(std::string(name(e.code())), e.what(), facts);
 }
 
-error error_of(const nb::python_error& e) {
-  const std::string kind = nb::cast<std::string>(e.type().attr("__name__"));
-  const std::string text = nb::cast<std::string>(nb::str(e.value()));
-  return error::in_words(runtime::errc::exception, {}, text.empty() ? kind : kind + ": " + text);
+namespace {
+/// The facts of an error that has been an exception of Python.
+error error_again(nb::handle failure, std::string text) {
+  const auto fact = [&]<class T>(const char* name, T& into) {
+    const nb::object given = nb::getattr(failure, name, nb::none());
+    if (!given.is_none() && !nb::try_cast(given, into)) into = T();
+  };
+  runtime::error_facts about;
+  std::string code;
+  runtime::root_cause first;
+  std::optional<runtime::rank_id> first_rank;
+  fact("code", code);
+  fact("op", about.op);
+  fact("role", about.role);
+  fact("config", about.config);
+  fact("rank", about.rank);
+  fact("peer", about.peer);
+  fact("tag", about.tag);
+  fact("invocation", about.invocation);
+  fact("done_bytes", about.done_bytes);
+  fact("whole_bytes", about.whole_bytes);
+  fact("own_bytes", about.own_bytes);
+  fact("began_with_rank", first_rank);
+  fact("began_with", first.what);
+  if (first_rank) first.rank = *first_rank;
+  auto its = errc::exception;
+  for (std::uint64_t n = 0; n <= static_cast<std::uint64_t>(errc::exception); ++n)
+    if (name(runtime::errc_of(n, errc::exception)) == code) its = runtime::errc_of(n, errc::exception);
+  if (text.starts_with(code + ": ")) text.erase(0, code.size() + 2);
+  return error::in_words(its, std::move(about), std::move(text), first_rank ? &first : nullptr);
+}
+}  // namespace
+
+error error_of(nb::handle thrown) {
+  const std::string kind = nb::cast<std::string>(thrown.type().attr("__name__"));
+  std::string text = nb::cast<std::string>(nb::str(thrown));
+  if (nb::isinstance(thrown, nb::module_::import_("parley.errors").attr("Failure")))
+    return error_again(thrown, std::move(text));
+  return error::in_words(errc::exception, {}, text.empty() ? kind : kind + ": " + text);
 }
 
 void add_errors(nb::module_&) {

@@ -89,7 +89,7 @@ task<> call_async(function f, thrown_ptr into, std::shared_ptr<nb::object> words
                   std::shared_ptr<nb::object> result) {
   auto s = std::make_shared<script>();
   {
-    const nb::gil_scoped_acquire gil;
+    const with_gil gil;
     try {
       const nb::tuple mine = nb::steal<nb::tuple>(words->release());
       s->coroutine = f.held()(*mine);
@@ -103,7 +103,7 @@ task<> call_async(function f, thrown_ptr into, std::shared_ptr<nb::object> words
   } catch (...) {
     failed = std::current_exception();
   }
-  const nb::gil_scoped_acquire gil;
+  const with_gil gil;
   s->coroutine.reset();
   s->waits_for.reset();
   if (failed && s->thrown) {
@@ -133,7 +133,7 @@ function::function(nb::object f, const char* what) : is_async_(false) {
 
 std::shared_ptr<nb::object> kept(nb::object o) {
   return {new nb::object(std::move(o)), [](nb::object* mine) {
-            const nb::gil_scoped_acquire gil;
+            const with_gil gil;
             delete mine;
           }};
 }
@@ -157,7 +157,7 @@ void thrown::rethrow(const runtime::error& why) {
 task<> run_function(function f, thrown_ptr into) {
   if (!f.is_async()) {
     auto step = [&f, &into] {
-      const nb::gil_scoped_acquire gil;
+      const with_gil gil;
       call_plain(f, nb::tuple(), *into, nullptr);
     };
     co_await runtime::compute(step);
@@ -165,7 +165,7 @@ task<> run_function(function f, thrown_ptr into) {
   }
   std::shared_ptr<nb::object> words;
   {
-    const nb::gil_scoped_acquire gil;
+    const with_gil gil;
     words = kept(nb::tuple());
   }
   co_await call_async(f, into, words, nullptr, nullptr);
@@ -174,7 +174,7 @@ task<> run_function(function f, thrown_ptr into) {
 task<> run_here(function f, thrown_ptr into, std::shared_ptr<nb::object> result) {
   std::shared_ptr<nb::object> words;
   {
-    const nb::gil_scoped_acquire gil;
+    const with_gil gil;
     if (!f.is_async()) {
       *result = call_plain(f, nb::tuple(), *into, nullptr);
       co_return;
@@ -232,7 +232,7 @@ std::size_t bytes_of(const array_type& type, const array_shape& shape) {
 task<> run_with_arrays(function f, thrown_ptr into, std::vector<std::uint64_t> numbers, std::vector<lent> arrays) {
   if (!f.is_async()) {
     auto step = [&] {
-      const nb::gil_scoped_acquire gil;
+      const with_gil gil;
       loans all(numbers, arrays);
       call_plain(f, all.take(), *into, &all);
       all.check_over(f);
@@ -243,12 +243,12 @@ task<> run_with_arrays(function f, thrown_ptr into, std::vector<std::uint64_t> n
   std::unique_ptr<loans> all;
   std::shared_ptr<nb::object> words;
   {
-    const nb::gil_scoped_acquire gil;
+    const with_gil gil;
     all = std::make_unique<loans>(numbers, arrays);
     words = kept(all->take());
   }
   co_await call_async(f, into, words, all.get(), nullptr);
-  const nb::gil_scoped_acquire gil;
+  const with_gil gil;
   all->check_over(f);
 }
 

@@ -24,10 +24,10 @@ class function {
   function(nb::object f, const char* what);
   bool is_async() const noexcept { return is_async_; }
   /// The holder of the GIL calls it.
-  const nb::object& held() const noexcept { return *held_; }
+  nb::object& held() const noexcept { return *held_; }
 
  private:
-  std::shared_ptr<const nb::object> held_;
+  std::shared_ptr<nb::object> held_;
   bool is_async_;
 };
 

@@ -72,7 +72,7 @@ class gemm {
   void multiply(nb::handle a, nb::handle b, nb::handle c, bool trans_a, bool trans_b, double alpha, double beta,
                 nb::handle bias) {
     with(a, b, c, trans_a, trans_b, alpha, beta, bias, [](auto& op, const auto& call) {
-      const nb::gil_scoped_release free;
+      const without_gil free;
       op(call);
     });
   }

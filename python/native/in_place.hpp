@@ -20,7 +20,7 @@ class waited final : public abandoned_call, public runtime::frame_pool::pooled, 
   waited(home& where, const Make& make, keep k)
       : ready_call(&on_woken), where_(where), root_(where.loop), keeps_(std::move(k)), call_(make()) {}
   ~waited() override {
-    finish(*this, root_.where());
+    finish(*this, where_);
     if (is_taken_) return;
     try {
       static_cast<void>(call_.await_resume());  // it tells its edge that the call is over

@@ -1,4 +1,5 @@
 #include "buffers.hpp"
+#include "collected.hpp"
 #include "ranks.hpp"
 
 #include <parley/offline_tuning.hpp>
@@ -18,14 +19,22 @@ using runtime::errc;
 
 namespace {
 
+void check_text(const std::string& text, const std::string& kernel) {
+  if (text.find_first_of(",\n\r\"") != std::string::npos)
+    runtime::raise({errc::bad_argument, "kernel " + kernel + ": the key " + text +
+                                            " has a comma, a quote or a line break, which results files cannot hold"});
+}
+
 /// Python's keys are texts; each gets a number, because those of C++ are numbers and literals.
 struct key_texts {
   std::map<std::string, std::uint64_t> numbers;
   std::vector<std::string> texts;
-  std::uint64_t number_of(const std::string& text) {
-    const auto [at, is_new] = numbers.try_emplace(text, texts.size());
-    if (is_new) texts.push_back(text);
-    return at->second;
+  std::uint64_t number_of(const std::string& text, const std::string& kernel) {
+    const auto known = numbers.find(text);
+    if (known != numbers.end()) return known->second;
+    check_text(text, kernel);
+    texts.push_back(text);
+    return numbers.emplace(text, texts.size() - 1).first->second;
   }
 };
 
@@ -40,12 +49,6 @@ std::string text_of(nb::handle key, const std::string& kernel) {
   std::string all;
   for (const auto& [name, value] : sorted) all += (all.empty() ? "" : " ") + name + "=" + value;
   return all;
-}
-
-void check_text(const std::string& text, const std::string& kernel) {
-  if (text.find_first_of(",\n\r\"") != std::string::npos)
-    runtime::raise({errc::bad_argument, "kernel " + kernel + ": the key " + text +
-                                            " has a comma, a quote or a line break, which results files cannot hold"});
 }
 
 ops::kernel_outputs outputs_of(const std::vector<buffer>& all, bool updates, const std::string& kernel) {
@@ -81,34 +84,43 @@ ops::kernel_outputs outputs_of(const std::vector<buffer>& all, bool updates, con
   }
 }
 
+/// The arguments of a call of Python. The caller keeps them.
+struct words {
+  PyObject* args;
+  PyObject* named;  // null: none
+};
+words words_of(const nb::args& args, const nb::kwargs& named) {
+  return {args.ptr(), named.size() == 0 ? nullptr : named.ptr()};
+}
+
 class kernel {
  public:
-  using op = ops::tunable_op<void(nb::handle)>;
+  using op = ops::tunable_op<void(words)>;
   kernel(rank_ptr where, std::string name, nb::dict implementations, nb::object key, nb::object outputs, bool updates)
       : where_(std::move(where)), name_(std::move(name)), key_(std::move(key)), outputs_(std::move(outputs)) {
     const hold held = where_->check();
     op::options o;
     o.name = name_;
     for (const auto& [id, f] : implementations) {
-      nb::callable function = nb::cast<nb::callable>(f);
-      o.implementations.push_back(
-          {nb::cast<std::string>(id), [this, function](nb::handle words) { run_one(function, words); }});
+      const std::string its = nb::cast<std::string>(nb::str(id));
+      if (PyCallable_Check(f.ptr()) == 0)
+        runtime::raise({errc::bad_argument, "kernel " + name_ + ": the implementation " + its + " is no function"});
+      o.implementations.push_back({its, [this, i = functions_.size()](words w) { run_one(functions_[i], w); }});
+      functions_.push_back(nb::borrow(f));
     }
     if (!key_.is_none()) {
-      o.key = [this](nb::handle words) {
-        std::string text = text_of(key_(*nb::borrow<nb::args>(words)), name_);
-        check_text(text, name_);
-        return tuning::kernel_key{{"key", texts_.number_of(text)}};
+      o.key = [this](words w) {
+        return tuning::kernel_key{{"key", texts_.number_of(text_of(called(key_, w), name_), name_)}};
       };
       o.key_texts = [this](const tuning::kernel_key& k) {
         return std::vector<std::string>{texts_.texts.at(k.begin()->number)};
       };
     }
     if (!outputs_.is_none()) {
-      o.outputs = [this, updates](nb::handle words) {
-        written_ = written_by(words);
+      o.outputs = [this, updates](words w) {
+        written_ = written_by(w);
         // A copy is another one each time, and no implementation writes to it.
-        const std::vector<buffer> again = written_by(words);
+        const std::vector<buffer> again = written_by(w);
         const auto same = [](const buffer& one, const buffer& other) { return one.bytes.data() == other.bytes.data(); };
         if (!std::equal(written_.begin(), written_.end(), again.begin(), again.end(), same))
           runtime::raise({errc::bad_argument,
@@ -121,33 +133,47 @@ class kernel {
   kernel(const kernel&) = delete;
   kernel& operator=(const kernel&) = delete;
 
-  void run(nb::args words) {
+  void run(words w) {
     const hold held = where_->check();
-    (*op_)(words);
+    (*op_)(w);
     written_.clear();
     if (const auto thrown = std::exchange(interrupted_, nullptr)) std::rethrow_exception(thrown);
   }
-  std::string runs(nb::args words) {
+  std::string runs(nb::args args, nb::kwargs named) {
+    const words w = words_of(args, named);
     const hold held = where_->check();
-    return op_->id_of(op_->decision(words));
+    return op_->id_of(op_->decision(w));
   }
-  std::string why(nb::args words) {
+  std::string why(nb::args args, nb::kwargs named) {
+    const words w = words_of(args, named);
     const hold held = where_->check();
-    return op_->decision(words).why;
+    return op_->decision(w).why;
+  }
+  std::vector<nb::object*> objects() {
+    std::vector<nb::object*> all{&key_, &outputs_};
+    for (nb::object& each : functions_) all.push_back(&each);
+    return all;
   }
 
  private:
   /// Ctrl-C in a candidate is no fault of that candidate.
-  void run_one(const nb::callable& function, nb::handle words) {
+  void run_one(const nb::object& function, words w) {
     try {
-      function(*nb::borrow<nb::args>(words));
+      called(function, w);
     } catch (nb::python_error& e) {
       if (!e.matches(PyExc_Exception)) interrupted_ = std::current_exception();
       throw;
     }
   }
-  std::vector<buffer> written_by(nb::handle words) const {
-    const nb::object given = outputs_(*nb::borrow<nb::args>(words));
+  nb::object called(const nb::object& function, words w) const {
+    if (!function.is_valid())
+      runtime::raise({errc::closed, "kernel " + name_ + ": Python's garbage collector has freed its functions"});
+    PyObject* const made = PyObject_Call(function.ptr(), w.args, w.named);
+    if (made == nullptr) throw nb::python_error();
+    return nb::steal(made);
+  }
+  std::vector<buffer> written_by(words w) const {
+    const nb::object given = called(outputs_, w);
     std::vector<buffer> all;
     if (nb::isinstance<nb::list>(given) || nb::isinstance<nb::tuple>(given)) {
       for (nb::handle each : given) all.push_back(memory_of(each, access::writes, "outputs"));
@@ -161,6 +187,7 @@ class kernel {
   std::vector<buffer> written_{};  // while they are compared
   std::exception_ptr interrupted_{};
   nb::object key_, outputs_;
+  std::vector<nb::object> functions_;
   key_texts texts_;
   std::unique_ptr<op> op_;
 };
@@ -195,7 +222,7 @@ nb::dict tune_file(const tunables& t, const std::string& name) {
 
 void add_kernels(nb::module_& m) {
   nb::class_<kernel>(
-      m, "Kernel",
+      m, "Kernel", nb::type_slots(collected<kernel>::slots),
       "A kernel with several implementations (parley/tunable_op.hpp). The first call with a new key finds the fastest.")
       .def(nb::init<rank_ptr, std::string, nb::dict, nb::object, nb::object, bool>(), nb::arg("rank"), nb::arg("name"),
            nb::arg("implementations"), nb::arg("key") = nb::none(), nb::arg("outputs") = nb::none(),
@@ -207,10 +234,13 @@ void add_kernels(nb::module_& m) {
            "The first implementation is the default. `key` says what the speed depends on. `outputs` returns the "
            "arrays that are written, for the "
            "numerical check; `updates`: they are also read.")
-      .def("__call__", &kernel::run, nb::sig("def __call__(self, *args: typing.Any) -> None"))
-      .def("runs", &kernel::runs, nb::sig("def runs(self, *args: typing.Any) -> str"),
+      .def(
+          "__call__", [](kernel& k, nb::args args, nb::kwargs named) { k.run(words_of(args, named)); },
+          nb::sig("def __call__(self, *args: typing.Any, **named: typing.Any) -> None"))
+      .def("runs", &kernel::runs, nb::sig("def runs(self, *args: typing.Any, **named: typing.Any) -> str"),
            "The implementation that such a call runs while tunable operations are enabled.")
-      .def("why", &kernel::why, nb::sig("def why(self, *args: typing.Any) -> str"), "Why that one.");
+      .def("why", &kernel::why, nb::sig("def why(self, *args: typing.Any, **named: typing.Any) -> str"),
+           "Why that one.");
 
   nb::class_<tunables>(m, "Tunables", "The settings of a rank's kernels (parley/tunable_context.hpp).")
       .def(

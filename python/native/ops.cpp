@@ -189,12 +189,13 @@ std::unique_ptr<call> iall_reduce(collective& c, nb::handle data, const std::str
   });
 }
 std::unique_ptr<call> ibroadcast(collective& c, nb::handle data, seconds timeout) {
-  const buffer b = memory_of(data, access::writes, "data");
+  const hold held = c.where->check();
+  const buffer b = memory_of(data, c.op.leads() ? access::reads : access::writes, "data");
   const ops::collective_call_options o{.timeout = span_of(timeout, {})};
   return with_type(b.of, [&]<class T>() { return begin(c.where, c.op.broadcast(elements_of<T>(b), o), {b.owner}); });
 }
 std::unique_ptr<call> igather(collective& c, nb::handle mine, nb::handle all, seconds timeout) {
-  const buffer b = memory_of(mine, access::writes, "mine");
+  const buffer b = memory_of(mine, access::reads, "mine");
   buffer into;
   if (!all.is_none()) into = memory_of(all, access::writes, "all");
   if (!all.is_none() && into.of != b.of)

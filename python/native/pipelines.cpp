@@ -1,3 +1,4 @@
+#include "collected.hpp"
 #include "functions.hpp"
 #include "ops.hpp"
 
@@ -47,6 +48,7 @@ class forward_stage final : public ops::pipeline_work {
  public:
   forward_stage(nb::object f, const char* what) : f_(std::move(f), what) {}
   void begin(forward_run_ptr run) { run_ = std::move(run); }
+  nb::object* object() const noexcept { return &f_.held(); }
   task<> work(std::uint64_t microbatch, std::span<std::byte> activation) override {
     return run_with_arrays(f_, run_->exceptions, {microbatch},
                            {{.bytes = activation, .type = &run_->type, .shape = run_->shapes.at(microbatch)}});
@@ -67,6 +69,11 @@ struct tuned_stage {
       o.ways.push_back({.id = nb::cast<std::string>(id), .work = *ways.back()});
     }
     tuned = std::make_unique<ops::tuned_stage>(*where->self, o);
+  }
+  std::vector<nb::object*> objects() const {
+    std::vector<nb::object*> all;
+    for (const auto& way : ways) all.push_back(way->object());
+    return all;
   }
   rank_ptr where;
   std::vector<std::unique_ptr<forward_stage>> ways;
@@ -140,6 +147,7 @@ class training_stages final : public ops::training_work {
   training_stages(nb::object forward, nb::object backward)
       : forward_(std::move(forward), "forward"), backward_(std::move(backward), "backward") {}
   void begin(training_run_ptr run) { run_ = std::move(run); }
+  std::vector<nb::object*> objects() const { return {&forward_.held(), &backward_.held()}; }
   std::uint64_t activation_bytes(std::uint32_t stage) const override {
     return bytes_of(run_->type, run_->shapes.at(stage));
   }
@@ -181,6 +189,12 @@ struct tuned_stages {
       o.ways.push_back({.id = nb::cast<std::string>(id), .work = *ways.back()});
     }
     tuned = std::make_unique<ops::tuned_stages>(*where->self, o);
+  }
+  std::vector<nb::object*> objects() const {
+    std::vector<nb::object*> all;
+    for (const auto& way : ways)
+      for (nb::object* const each : way->objects()) all.push_back(each);
+    return all;
   }
   rank_ptr where;
   std::vector<std::unique_ptr<training_stages>> ways;
@@ -302,7 +316,7 @@ void add_schedules(nb::module_& m) {
 void add_forward(nb::module_& m) {
   const auto none = nb::none();
   const std::vector<std::string> direct{"direct"};
-  nb::class_<tuned_stage>(m, "TunedStage",
+  nb::class_<tuned_stage>(m, "TunedStage", nb::type_slots(collected<tuned_stage>::slots),
                           "A stage of a `Pipeline` that can be computed in several ways. The rank finds its fastest "
                           "way on the program's own microbatches (parley/tuned_stage.hpp), by the time of the "
                           "computation alone: waits for late neighbours do not count.")
@@ -377,7 +391,7 @@ void add_training(nb::module_& m) {
       return ((*t.tuned).*which)().decision(bytes);
     };
   };
-  nb::class_<tuned_stages>(m, "TunedStages",
+  nb::class_<tuned_stages>(m, "TunedStages", nb::type_slots(collected<tuned_stages>::slots),
                            "The stages of a `TrainingPipeline`, with several ways to compute them. Forward and "
                            "backward are decided each for itself (parley/tuned_stage.hpp).")
       .def(nb::init<rank_ptr, std::string, nb::dict>(), nb::arg("rank"), nb::arg("name"), nb::arg("ways"),

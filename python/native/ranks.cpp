@@ -4,6 +4,7 @@
 #include <parley/program.hpp>
 #include <parley/runtime/finally.hpp>
 
+#include <algorithm>
 #include <utility>
 
 namespace parley::python {
@@ -32,9 +33,17 @@ struct real_home final : rank_home {
 
 struct virtual_home final : rank_home {
   explicit virtual_home(ops::rank& r) : rank_home(r.where(), r) { is_virtual = true; }
-  // The calls of a rank that has died have no executor any more, so they cannot be ended.
-  ~virtual_home() override {
-    for (auto& each : abandoned) static_cast<void>(each.release());
+  /// The rank has died: its calls are destroyed where they wait, as long as its executor is there. Python's coroutines close meanwhile, and
+  /// what they call is refused.
+  void die() noexcept {
+    has_left = is_dead = true;
+    for (;;) {
+      std::exchange(abandoned, {}).clear();
+      const auto left = std::find_if(calls.begin(), calls.end(), [](const call* c) { return c->is_kept(); });
+      if (left == calls.end() && abandoned.empty()) break;
+      if (left != calls.end()) (*left)->forget();
+    }
+    for (const auto& end : std::exchange(at_end, {})) end();
   }
   bool arm() override {
     runtime::raise({errc::bad_argument, "a virtual rank has no loop of its own; await its calls"});
@@ -138,10 +147,12 @@ std::string leave(rank_home& r) {
   return "";
 }
 
-void leave_after(rank_home& r, const std::string& text) {
+void leave_after(rank_home& r, nb::handle why) {
   const hold held = r.check();
-  interruptible(
-      r, [&, &job = job_of(r)] { job.leave_after(error::in_words(errc::exception, {.rank = r.self->id()}, text)); });
+  const error its = PyExceptionInstance_Check(why.ptr())
+                        ? error_of(why)
+                        : error::in_words(errc::exception, {.rank = r.id}, nb::cast<std::string>(nb::str(why)));
+  interruptible(r, [&, &job = job_of(r)] { job.leave_after(its); });
 }
 
 // ---- virtual ranks
@@ -171,13 +182,29 @@ task<> end_all(rank_ptr where) {
   }
 }
 
+/// In the frame of a virtual rank, which is destroyed where it waits if the rank dies.
+struct virtual_life {
+  std::shared_ptr<virtual_home> of{};
+  virtual_life() = default;
+  virtual_life(const virtual_life&) = delete;
+  virtual_life& operator=(const virtual_life&) = delete;
+  ~virtual_life() {
+    if (of == nullptr) return;
+    const nb::gil_scoped_acquire held;
+    if (!of->has_left) of->die();
+    of.reset();
+  }
+};
+
 task<> run_virtual_rank(ops::rank& self) {
   auto s = std::make_shared<script>();
+  virtual_life life;
   rank_ptr where;
   {
     const nb::gil_scoped_acquire held;
     try {
-      where = std::make_shared<virtual_home>(self);
+      life.of = std::make_shared<virtual_home>(self);
+      where = life.of;
       virtual_ranks.push_back(where);
       s->coroutine = (*program)(where);
     } catch (nb::python_error& e) {
@@ -214,8 +241,10 @@ int simulate(nb::object main, std::uint32_t ranks, std::uint64_t seed, const std
   if (strict) p.undelivered = ops::undelivered_messages::fail;
   if (faults == "weather") {
     p.what = simulation::befalls::weather;
+  } else if (faults == "death") {
+    p.what = simulation::befalls::death;
   } else if (faults != "none") {
-    runtime::raise({errc::bad_argument, "faults is one of none and weather"});
+    runtime::raise({errc::bad_argument, "faults is one of none, weather and death"});
   }
   program = &main;
   const runtime::finally over([] {
@@ -229,7 +258,10 @@ int simulate(nb::object main, std::uint32_t ranks, std::uint64_t seed, const std
     const nb::gil_scoped_release free;
     status = simulation::status_of_virtual(o, &run_virtual_rank, p);
   }
-  if (const auto thrown = std::exchange(first_thrown, nullptr)) std::rethrow_exception(thrown);
+  const auto thrown = std::exchange(first_thrown, nullptr);
+  // After a death, an error that says so is how a rank should end.
+  const bool is_expected = p.what == simulation::befalls::death && status == 0;
+  if (thrown && !is_expected) std::rethrow_exception(thrown);
   return status;
 }
 
@@ -278,7 +310,7 @@ task<> drive(std::shared_ptr<script> s) {
   for (;;) {
     call* waits = nullptr;
     {
-      const nb::gil_scoped_acquire held;
+      const with_gil held;
       try {
         if (cancelled_waits == most_cancelled_waits) {
           s->coroutine.attr("close")();
@@ -315,8 +347,10 @@ namespace {
 struct script_result {
   std::shared_ptr<script> of;
   nb::object operator()() const { return std::exchange(of->result, {}); }
+  void forget() { of.reset(); }
   void failed(const error&) const {
-    if (of->thrown) std::rethrow_exception(of->thrown);
+    if (of->thrown)
+      std::rethrow_exception(std::exchange(of->thrown, nullptr));  // its traceback may hold the call itself
   }
 };
 }  // namespace
@@ -353,6 +387,9 @@ void add_ranks(nb::module_& m) {
       .def(
           "start",
           [](const rank_ptr& r, nb::object coroutine) {
+            if (!nb::hasattr(coroutine, "send") || !nb::hasattr(coroutine, "throw"))
+              runtime::raise(
+                  {errc::bad_argument, "`start` takes a coroutine: call the `async def` function, as in start(f())"});
             auto s = std::make_shared<script>();
             s->coroutine = std::move(coroutine);
             return begin(r, drive(s), script_result{s});
@@ -368,6 +405,7 @@ void add_ranks(nb::module_& m) {
           "Adds decisions to the results files now.")
       .def("leave", &leave, "Leaves the job: `in_peace`, `refused` or `undelivered`. `parley.run` and `with` do it.")
       .def("leave_after", &leave_after, nb::arg("why"),
+           nb::sig("def leave_after(self, why: BaseException | str) -> None"),
            "Leaves the job because of an error, and tells the other ranks.");
   m.def(
       "join", &join, nb::arg("timeout") = nb::none(), nb::arg("strict") = false, nb::arg("kind") = "",

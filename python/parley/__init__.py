@@ -22,13 +22,11 @@ coroutine that parley runs itself (`parley.run` and `parley.simulate` with an `a
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
-import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # While it is loaded, UCX patches the process's memory functions, which takes 0.4 s and which parley does not need.
 os.environ.setdefault("UCX_MEM_MMAP_HOOK_MODE", "none")
@@ -67,9 +65,12 @@ from ._native import (  # noqa: E402
     Work,
     tunables,
 )
-from .agree import Agreement  # noqa: E402
-from .dataflow import Dataflow  # noqa: E402
 from .errors import BadArgument, Failure, PeerFailed, Timeout  # noqa: E402
+
+if TYPE_CHECKING:
+    from .agree import Agreement
+    from .contextual import contextual_autotune
+    from .dataflow import Dataflow
 
 __version__: str = _native.version
 __all__ = ["Agreement", "BadArgument", "Collective", "Contextual", "Dataflow", "Decision", "Estimate", "Evidence", "ExpectedTime",
@@ -82,6 +83,16 @@ Main = Callable[[Rank], Coroutine[Any, Any, None] | None]
 AllGather = Callable[[bytes], Sequence[bytes]]
 _current: Rank | None = None
 _was_launched = False
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what few programs use, and what takes long to load, when it is first used."""
+    homes = {"Agreement": "agree", "Dataflow": "dataflow", "contextual_autotune": "contextual"}
+    if name not in homes:
+        raise AttributeError(f"module parley has no attribute {name}")
+    import importlib  # noqa: PLC0415
+
+    return getattr(importlib.import_module(f".{homes[name]}", __name__), name)
 
 
 class join:  # noqa: N801: a function with an end
@@ -104,6 +115,7 @@ class join:  # noqa: N801: a function with an end
         _was_launched = through is None and any(name in os.environ for name in ("PARLEY_RANK", "PARLEY_WORLD"))
         self.rank: Rank = _native.join(timeout, strict, kind, through)
         self.parting = ""
+        self._process = os.getpid()
         _current = self.rank
 
     def __enter__(self) -> Rank:
@@ -114,10 +126,12 @@ class join:  # noqa: N801: a function with an end
         _current = None
         if awaits := sys.modules.get("parley._await"):
             awaits.end_pumps()
-        if thrown is None or (isinstance(thrown, SystemExit) and thrown.code in (None, 0)):
+        if os.getpid() != self._process:
+            self.parting = "in_peace"  # a child of fork is no rank
+        elif thrown is None or (isinstance(thrown, SystemExit) and thrown.code in (None, 0)):
             self.parting = self.rank.leave()
         else:
-            self.rank.leave_after(f"{type(thrown).__name__}: {thrown}")
+            self.rank.leave_after(thrown)
 
 
 def current() -> Rank:
@@ -138,7 +152,7 @@ def run(main: Main, *, timeout: float | None = None, strict: bool = False) -> in
     try:
         with joined as rank:
             ran = main(rank)
-            if inspect.iscoroutine(ran):
+            if isinstance(ran, Coroutine):
                 rank.start(ran).wait()
     except KeyboardInterrupt:
         raise
@@ -147,6 +161,8 @@ def run(main: Main, *, timeout: float | None = None, strict: bool = False) -> in
         return 1
     except Exception:
         print(f"[rank {joined.rank.id}] parley: the program has failed:", file=sys.stderr)
+        import traceback  # noqa: PLC0415: a program without errors need not load it
+
         traceback.print_exc()
         return 1
     return {"in_peace": 0, "refused": 1, "undelivered": 3}[joined.parting]
@@ -154,13 +170,15 @@ def run(main: Main, *, timeout: float | None = None, strict: bool = False) -> in
 
 def simulate(main: Callable[[Rank], Coroutine[Any, Any, None]], *, ranks: int = 2, seed: int = 1, faults: str = "none",
              strict: bool = False) -> int:
-    """Runs `main(rank)`, an `async def`, on virtual ranks in this process, in virtual time: equal seeds give equal runs. `faults`: `none`,
-    or `weather`: late, lost and doubled messages, and stopped ranks. Returns the status that the real ranks would have; an exception
+    """Runs `main(rank)`, an `async def`, on virtual ranks in this process, in virtual time: equal seeds give equal runs. `faults`: `none`;
+    `weather`: late, lost and doubled messages, and stopped ranks; `death`: a rank dies, and its coroutines are closed where they wait.
+    Returns the status that the real ranks would have; an exception
     of the program comes out. Standard error gets the findings of the checkers of parley's protocol."""
+    import inspect  # noqa: PLC0415: it takes as long as all of parley
+
     if not inspect.iscoroutinefunction(main):
         raise BadArgument("simulate needs an `async def`: virtual ranks share one thread, so a function that waits would stop them all")
     return _native.simulate(main, ranks, seed, faults, strict)
 
 
 from . import tunable as tunable  # noqa: E402: it uses `current`
-from .contextual import contextual_autotune  # noqa: E402: it, too

@@ -25,8 +25,12 @@ from typing import Any, SupportsFloat
 from . import _native
 from .errors import BadArgument, Failure
 
-_largest = 1 << 20  # of a report, in bytes
+_largest = 1 << 24  # of a report, in bytes: longer ones are a mistake
 _reports = 0  # the tag of all reports; an answer has the number of its question, and a report without a question has this one
+
+
+def _written(what: Mapping[str, Any]) -> bytes:
+    return json.dumps(what).encode()
 
 
 class _Question:
@@ -132,27 +136,38 @@ class Agreement:
         if times is None and cached is None:
             raise BadArgument(f"{self._name}, key {key}: pass the times that were measured, or what is cached; a rank with neither calls skip")
         measured = None if times is None else {str(candidate): float(seconds) for candidate, seconds in times.items()}
-        answer = bytearray(_largest)
         self._asked += 1
         tag = self._asked
         await self._say(key, {"times": measured, "cached": cached}, tag)
         # The leader itself may wait for others so long.
-        await self._pairs.start([self._pairs.irecv(answer, source=self._leader, tag=tag, timeout=2 * self._patience)])
-        self._known[key] = json.loads(answer.rstrip(b"\0"))
+        self._known[key] = await self._receive(self._leader, tag, 2 * self._patience)
 
     async def _say(self, key: str, what: dict[str, Any], tag: int) -> None:
-        report = json.dumps({"key": key, "tag": tag, **what}).encode()
-        if len(report) > _largest:
-            raise BadArgument(f"{self._name}, key {key}: a report of {len(report)} bytes is too long; at most {_largest} fit")
-        await self._pairs.start([self._pairs.isend(report, to=self._leader, tag=_reports, timeout=2 * self._patience)])
+        report = {"key": key, "tag": tag, **what}
+        if (size := len(_written(report))) > _largest:
+            raise BadArgument(f"{self._name}, key {key}: a report of {size} bytes is too long; at most {_largest} fit")
+        await self._send(report, self._leader, _reports, 2 * self._patience)
+
+    # A message is its size and its text, in this order.
+    async def _send(self, what: Mapping[str, Any], to: int, tag: int, timeout: float | None = None) -> None:
+        text = _written(what)
+        size = len(text).to_bytes(8, "little")
+        await self._pairs.start([self._pairs.isend(each, to=to, tag=tag, timeout=timeout) for each in (size, text)])
+
+    async def _receive(self, source: int, tag: int, timeout: float) -> dict[str, Any]:
+        size = bytearray(8)
+        await self._pairs.start([self._pairs.irecv(size, source=source, tag=tag, timeout=timeout)])
+        text = bytearray(int.from_bytes(size, "little"))
+        await self._pairs.start([self._pairs.irecv(text, source=source, tag=tag, timeout=timeout)])
+        read: dict[str, Any] = json.loads(text)
+        return read
 
     # ---- the leader answers
 
     async def _serve(self, member: int) -> None:
         while True:
-            report = bytearray(_largest)
             try:
-                await self._pairs.start([self._pairs.irecv(report, source=member, tag=_reports, timeout=1e8)])
+                said = await self._receive(member, _reports, timeout=1e8)
             except Failure as why:
                 if why.code in ("cancelled", "closed"):
                     return
@@ -161,7 +176,6 @@ class Agreement:
                     await self._answer_if_all(question)
                 return
             try:
-                said = json.loads(report.rstrip(b"\0"))
                 await self._hear(member, said.pop("key"), said.pop("tag"), said)
             except Exception as why:  # a report that makes no sense is no reason to leave the others without answers
                 if isinstance(why, Failure) and why.code in ("cancelled", "closed"):
@@ -195,13 +209,13 @@ class Agreement:
         await self._reply(question)
 
     async def _reply(self, question: _Question) -> None:
-        answer = json.dumps(question.answer).encode()
+        answer = question.answer or {}
         while question.waiting:
             member, tag = question.waiting.pop()
             if member in self._gone:
                 continue
             try:
-                await self._pairs.start([self._pairs.isend(answer, to=member, tag=tag)])
+                await self._send(answer, member, tag)
             except Failure:
                 self._gone.add(member)
 

@@ -23,9 +23,9 @@ class Dataflow(_native.Dataflow):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, thrown: BaseException | None, trace: TracebackType | None) -> None:
-        if thrown is not None:
-            self.cancel()
         try:
+            if thrown is not None:
+                self.cancel()
             self.join()
         except Exception:
             if thrown is None:
@@ -37,10 +37,11 @@ class Dataflow(_native.Dataflow):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, thrown: BaseException | None, trace: TracebackType | None) -> None:
-        if thrown is not None:
-            self.cancel()
         try:
-            await self.ijoin()
+            if thrown is not None:
+                self.cancel()
+            if not isinstance(thrown, GeneratorExit):  # a coroutine that is closed cannot wait any more
+                await self.ijoin()
         except Exception:
             if thrown is None:
                 raise

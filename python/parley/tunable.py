@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from . import current, tunables
+from .errors import Failure
 
 
 def enable(val: bool = True) -> None:
@@ -74,22 +76,25 @@ def write_file_on_exit(val: bool) -> None:
 
 
 def write_file(filename: str | None = None) -> bool:
-    """Writes all known results. False: there are none."""
+    """Writes all known results. False: there are none, or they could not be written there. Then a copy lies in a spare folder, and a warning
+    says which."""
+    its = tunables(current())
+    asked = filename or its.get_filename()
     try:
-        tunables(current()).write_file(filename or "")
-    except Exception as why:
-        if getattr(why, "code", None) != "unavailable":
+        written = its.write_file(asked)
+    except Failure as why:
+        if why.code not in ("unavailable", "io"):
             raise
         return False
-    return True
+    return os.path.dirname(os.path.abspath(written)) == os.path.dirname(os.path.abspath(asked))
 
 
 def read_file(filename: str | None = None) -> bool:
     """Adds the results of a file. False: there is none, or it is of another machine."""
     try:
         tunables(current()).read_file(filename or "")
-    except Exception as why:
-        if getattr(why, "code", None) not in ("unavailable", "malformed", "bad_argument"):
+    except Failure as why:
+        if why.code not in ("unavailable", "malformed", "bad_argument"):
             raise
         return False
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 
 import numpy as np
@@ -53,6 +54,9 @@ def test_ghosts_are_the_cells_of_the_neighbours_also_in_bad_weather(width: int, 
 
     for seed, faults in ((1, "none"), (2, "weather"), (3, "weather")):
         assert parley.simulate(main, ranks=4, seed=seed, faults=faults, strict=True) == 0
+    for seed in range(4, 7):
+        with contextlib.suppress(parley.PeerFailed):
+            parley.simulate(main, ranks=4, seed=seed, faults="death")
 
 
 def test_real_ranks_wait_for_their_ghosts(job: Job) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -85,6 +87,11 @@ def test_gradients_are_those_of_one_process_in_any_weather(which: int) -> None:
 
     for seed, faults in ((1, "none"), (2, "weather")):
         assert parley.simulate(main, ranks=3, seed=seed, faults=faults, strict=True) == 0
+    for seed in range(3, 6):
+        try:
+            parley.simulate(main, ranks=3, seed=seed, faults="death")
+        except parley.Failure as why:
+            assert why.code in ("peer_failed", "closed"), why
 
 
 def test_own_schedules_and_their_estimates() -> None:
@@ -421,6 +428,25 @@ def test_the_faster_way_to_compute_a_stage_is_found() -> None:
             parley.TunedStages(rank, "others", {"a": forward})  # type: ignore[dict-item]
         with pytest.raises(parley.BadArgument):
             parley.TunedStage(rank, "layers", {"a": quickly})
+
+
+def test_cycles_through_tuned_stages_are_collected() -> None:
+    class Model:
+        def forward(self, microbatch: int, x: np.ndarray) -> None:
+            pass
+
+        def train(self, stage: int, microbatch: int, *arrays: np.ndarray | None) -> None:
+            pass
+
+    with parley.join() as rank:
+        model = Model()
+        model.one = parley.TunedStage(rank, "one", {"a": model.forward})  # type: ignore[attr-defined]
+        model.both = parley.TunedStages(rank, "both", {"a": (model.train, model.train)})  # type: ignore[attr-defined]
+        parley.Pipeline(rank, "pipe").run([3], model.one)  # type: ignore[attr-defined]
+        gone = weakref.ref(model)
+        del model
+        gc.collect()
+        assert gone() is None
 
 
 def test_waits_of_a_stage_do_not_count_against_its_ways(job: Job) -> None:
