@@ -170,7 +170,7 @@ struct collective {
 struct nothing_of {
   std::shared_ptr<script> of;
   nb::object operator()() const { return nb::none(); }
-  void failed() const { script_result{of}.failed(); }
+  void failed(const runtime::error& why) const { script_result{of}.failed(why); }
 };
 
 collective make_collective(const rank_ptr& where, const std::string& name, const role_function& role,
