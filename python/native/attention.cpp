@@ -21,11 +21,11 @@ struct ring_attention {
 };
 
 ring_attention make_attention(const rank_ptr& where, const std::string& name, const std::vector<rank_id>& ranks,
-                              const std::vector<std::string>& configs, seconds timeout) {
+                              const config_list& configs, seconds timeout) {
   const hold held = where->check();
   ops::ring_attention_options o{.name = name};
   o.ranks = ranks;
-  if (!configs.empty()) o.configs = configs_of(configs);
+  if (!configs.empty()) o.configs = configs_of(*where, name, configs);
   o.timeout = span_of(timeout, o.timeout);
   return {where, std::make_shared<ops::ring_attention>(*where->self, o)};
 }
@@ -75,10 +75,10 @@ void add_attention(nb::module_& m) {
       .def(
           "__init__",
           [](ring_attention* r, const rank_ptr& rank, const std::string& name, const std::vector<rank_id>& ranks,
-             const std::vector<std::string>& configs,
+             const config_list& configs,
              seconds timeout) { new (r) ring_attention(make_attention(rank, name, ranks, configs, timeout)); },
           nb::arg("rank"), nb::arg("name"), nb::arg("ranks") = std::vector<rank_id>(),
-          nb::arg("configs") = std::vector<std::string>(), nb::arg("timeout") = none,
+          nb::arg("configs") = config_list(), nb::arg("timeout") = none,
           "`ranks` in the order of the sequence; empty: all. `configs`: empty: direct and chunked.")
       .def("iforward", &iforward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("causal") = false,
            nb::arg("scale") = 0.0)

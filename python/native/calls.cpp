@@ -19,6 +19,18 @@ std::chrono::nanoseconds span_of(seconds s, std::chrono::nanoseconds otherwise) 
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(*s, longest_s) * 1e9));
 }
 
+kept_object kept(nb::object o) {
+  return {new nb::object(std::move(o)), [](nb::object* held) {
+            const with_gil gil;
+            delete held;
+          }};
+}
+
+void home::let_go() {
+  for (const auto& each : std::exchange(kept_objects, {}))
+    if (const kept_object still = each.lock()) still->reset();
+}
+
 // ---- the end of the interpreter
 
 namespace {

@@ -58,6 +58,22 @@ using home_ptr = std::shared_ptr<home>;
 /// Keeps a Python object, and its memory in place. Made and destroyed with the GIL.
 using keep = std::shared_ptr<const void>;
 
+/// A function or object of the program that an op keeps. Empty once its rank has left, so that an object that refers to its rank can end.
+/// Read it with the GIL. Copies may end without the GIL.
+using kept_object = std::shared_ptr<nb::object>;
+kept_object kept(nb::object o);
+
+/// What a function of an own config awaits while parley runs it (`drive` in ranks.hpp): a part of a payload.
+class awaited {
+ public:
+  awaited() = default;
+  awaited(const awaited&) = delete;
+  awaited& operator=(const awaited&) = delete;
+  virtual ~awaited() = default;
+  /// Waits as a coroutine of C++. Throws if the wait fails or is cancelled.
+  virtual runtime::task<> ended() = 0;
+};
+
 /// A call that nobody waits for any more. It goes on, and keeps its buffers until it has ended.
 struct abandoned_call {
   virtual ~abandoned_call() = default;
@@ -124,6 +140,10 @@ struct home {
   /// Of a virtual rank: ends what must not outlive the rank, such as registered memory. They need no GIL.
   std::vector<std::function<void()>> at_end{};
   bool is_virtual = false;
+  /// What the ops of this rank keep of the program.
+  std::vector<std::weak_ptr<nb::object>> kept_objects{};
+  /// The rank has left, so its ops call no function of the program any more.
+  void let_go();
   bool is_dead = false;  // a virtual rank: nothing of it goes on, and no transport uses its buffers
   /// What a call begins with: throws `closed` after the rank has left, and `bad_argument` in a child process or, for a virtual rank, in
   /// another thread.
@@ -278,6 +298,8 @@ class call {
   /// Waits as a coroutine of C++; the call has not ended.
   running::end_of ended() { return running::end_of(*runs()); }
   const home_ptr& where() const noexcept { return where_; }
+  /// A function that is measured is not charged for its waits, except for its sleeps.
+  bool is_sleep = false;
 
  protected:
   explicit call(home_ptr where) : where_(std::move(where)) {
@@ -319,6 +341,8 @@ class call_of final : public call {
         return convert_(runs_->frame.promise().take());
       }
     } catch (const runtime::failure& f) {
+      if (PyErr_CheckSignals() != 0)
+        throw nb::python_error();  // Ctrl-C in a function of the program that the call has run
       if constexpr (requires { convert_.failed(f.reason()); }) convert_.failed(f.reason());
       throw;
     }
@@ -354,6 +378,8 @@ void add_calls(nb::module_& m);
 void add_decisions(nb::module_& m);
 void add_ranks(nb::module_& m);
 void add_ops(nb::module_& m);
+void add_own_configs(nb::module_& m);
+void add_registrations(nb::module_& m);
 void add_kernels(nb::module_& m);
 void add_halo(nb::module_& m);
 void add_groups(nb::module_& m);

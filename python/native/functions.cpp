@@ -131,13 +131,6 @@ function::function(nb::object f, const char* what) : is_async_(false) {
   held_ = python::kept(std::move(f));
 }
 
-std::shared_ptr<nb::object> kept(nb::object o) {
-  return {new nb::object(std::move(o)), [](nb::object* mine) {
-            const with_gil gil;
-            delete mine;
-          }};
-}
-
 runtime::error thrown::note(const nb::python_error& e) {
   runtime::error stands_for_it = error_of(e);
   all_.push_back({std::current_exception(), stands_for_it.text()});

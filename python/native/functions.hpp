@@ -52,8 +52,6 @@ using thrown_ptr = std::shared_ptr<thrown>;
 runtime::task<> run_function(function f, thrown_ptr into);
 /// Like `run_function`, and also a plain function runs on the rank's own thread, at once. `result` gets what it returns.
 runtime::task<> run_here(function f, thrown_ptr into, std::shared_ptr<nb::object> result);
-/// Holds an object of Python that is destroyed with the GIL.
-std::shared_ptr<nb::object> kept(nb::object o = {});
 
 /// The elements of arrays, as numpy names their type.
 struct array_type {

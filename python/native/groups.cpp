@@ -38,15 +38,14 @@ bool truth_of(const nb::object& o) {
 std::string text_of(const nb::object& o) { return nb::cast<std::string>(nb::str(o)); }
 
 hierarchy make_hierarchy(const rank_ptr& where, const std::string& name, const rank_function& leads,
-                         const rank_function& group_by, const std::vector<std::string>& inside,
-                         const std::vector<std::string>& between, std::uint64_t depth, std::uint64_t pack_below,
-                         seconds timeout) {
+                         const rank_function& group_by, const config_list& inside, const config_list& between,
+                         std::uint64_t depth, std::uint64_t pack_below, seconds timeout) {
   const hold held = where->check();
   ops::hierarchy_options o{.name = name};
   o.leads = asked_of(leads, where->world_size, truth_of);
   o.group_by = asked_of(group_by, where->world_size, text_of);
-  if (!inside.empty()) o.inside = group_configs_of(inside);
-  if (!between.empty()) o.between = group_configs_of(between);
+  if (!inside.empty()) o.inside = group_configs_of(*where, name, inside);
+  if (!between.empty()) o.between = group_configs_of(*where, name, between);
   o.depth = depth;
   o.pack_below = pack_below;
   o.timeout = span_of(timeout, o.timeout);
@@ -124,7 +123,7 @@ ops::collective_kind kind_of(const std::string& text) {
 
 void add_groups(nb::module_& m) {
   const auto none = nb::none();
-  const std::vector<std::string> usual;
+  const config_list usual;
   nb::class_<hierarchy>(m, "Hierarchy",
                         "Collectives of all ranks in two levels, inside groups and between their leaders "
                         "(parley/hierarchy.hpp). Each group, and the group of leaders, finds its own fastest config. "
@@ -132,8 +131,8 @@ void add_groups(nb::module_& m) {
       .def(
           "__init__",
           [](hierarchy* h, const rank_ptr& rank, const std::string& name, const rank_function& leads,
-             const rank_function& group_by, const std::vector<std::string>& inside,
-             const std::vector<std::string>& between, std::uint64_t depth, std::uint64_t pack_below, seconds timeout) {
+             const rank_function& group_by, const config_list& inside, const config_list& between, std::uint64_t depth,
+             std::uint64_t pack_below, seconds timeout) {
             new (h) hierarchy(make_hierarchy(rank, name, leads, group_by, inside, between, depth, pack_below, timeout));
           },
           nb::arg("rank"), nb::arg("name"), nb::arg("leads") = none, nb::arg("group_by") = none,

@@ -27,7 +27,7 @@ struct mesh_field {
 
 halo make_halo(const rank_ptr& where, const std::string& name, const std::vector<rank_id>& ranks,
                const std::vector<bool>& periodic, const std::vector<std::uint64_t>& width, const std::string& reach,
-               const std::vector<rank_id>& neighbours, const std::vector<std::string>& configs, seconds timeout) {
+               const std::vector<rank_id>& neighbours, const config_list& configs, seconds timeout) {
   const hold held = where->check();
   ops::halo_options o{.name = name};
   o.ranks = ranks;
@@ -39,7 +39,7 @@ halo make_halo(const rank_ptr& where, const std::string& name, const std::vector
   } else if (reach != "faces") {
     runtime::raise({errc::bad_argument, "op " + name + ": reach is one of faces and corners"});
   }
-  if (!configs.empty()) o.configs = configs_of(configs);
+  if (!configs.empty()) o.configs = configs_of(*where, name, configs);
   o.timeout = span_of(timeout, o.timeout);
   return {where, ops::halo(*where->self, o), name, width.empty() ? std::vector<std::uint64_t>(ranks.size(), 1) : width};
 }
@@ -155,13 +155,13 @@ void add_halo(nb::module_& m) {
           "__init__",
           [](halo* h, const rank_ptr& rank, const std::string& name, const std::vector<rank_id>& ranks,
              const std::vector<bool>& periodic, const std::vector<std::uint64_t>& width, const std::string& reach,
-             const std::vector<rank_id>& neighbours, const std::vector<std::string>& configs, seconds timeout) {
+             const std::vector<rank_id>& neighbours, const config_list& configs, seconds timeout) {
             new (h) halo(make_halo(rank, name, ranks, periodic, width, reach, neighbours, configs, timeout));
           },
           nb::arg("rank"), nb::arg("name"), nb::arg("ranks") = std::vector<rank_id>(),
           nb::arg("periodic") = std::vector<bool>(), nb::arg("width") = std::vector<std::uint64_t>(),
           nb::arg("reach") = "faces", nb::arg("neighbours") = std::vector<rank_id>(),
-          nb::arg("configs") = std::vector<std::string>(), nb::arg("timeout") = none,
+          nb::arg("configs") = config_list(), nb::arg("timeout") = none,
           "`ranks`: the number of ranks along each of 1 to 3 dimensions, the last of which is numbered first; empty: a "
           "mesh, whose `neighbours` this rank names. `periodic` (none is) and `width` of the rim in cells (1): for "
           "each "

@@ -36,7 +36,13 @@ class waited final : public abandoned_call, public runtime::frame_pool::pooled, 
   void cancel() noexcept override { root_.cancel(); }
   auto result() {
     is_taken_ = true;
-    return call_.await_resume();
+    try {
+      return call_.await_resume();
+    } catch (const runtime::failure&) {
+      if (PyErr_CheckSignals() != 0)
+        throw nb::python_error();  // Ctrl-C in a function of the program that the call has run
+      throw;
+    }
   }
 
  private:

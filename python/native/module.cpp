@@ -10,7 +10,9 @@ NB_MODULE(_native, m) {
   python::add_calls(m);
   python::add_decisions(m);
   python::add_ranks(m);
+  python::add_own_configs(m);
   python::add_ops(m);
+  python::add_registrations(m);
   python::add_kernels(m);
   python::add_halo(m);
   python::add_groups(m);

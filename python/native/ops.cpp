@@ -15,18 +15,6 @@ using runtime::errc;
 using runtime::rank_id;
 using runtime::task;
 
-std::vector<ops::config_ptr> configs_of(const std::vector<std::string>& names) {
-  std::vector<ops::config_ptr> all;
-  for (const std::string& each : names) all.push_back(ops::named_config(each).value());
-  return all;
-}
-
-std::vector<ops::group_config_ptr> group_configs_of(const std::vector<std::string>& names) {
-  std::vector<ops::group_config_ptr> all;
-  for (const std::string& each : names) all.push_back(ops::named_group_config(each).value());
-  return all;
-}
-
 std::vector<ops::p2p_operation> operations_of(const std::vector<const p2p_operation*>& batch,
                                               std::vector<keep>& keeps) {
   std::vector<ops::p2p_operation> all;
@@ -39,16 +27,33 @@ std::vector<ops::p2p_operation> operations_of(const std::vector<const p2p_operat
   return all;
 }
 
+std::string role_of(const role_function& f, rank_id r, const std::string& op) {
+  const nb::object its = (*f)(r);
+  std::string role;
+  if (nb::try_cast(its, role)) return role;
+  runtime::raise({errc::bad_argument, "op " + op + ": the role of rank " + std::to_string(r) + " is " +
+                                          nb::cast<std::string>(nb::repr(its)) + "; a role function returns a text"});
+}
+
 namespace {
 
-using role_function = std::optional<std::function<std::string(rank_id)>>;
+/// What the constructors of ops with configs have in common.
+struct tuned {
+  std::optional<nb::callable> can_run;
+  std::optional<tuning::constraints> constraints;
+  template <class Options>
+  void put_into(Options& o, home& where) const {
+    o.can_run = capabilities_of(where, can_run);
+    if (constraints) o.constraints = *constraints;
+  }
+};
 
 /// The program's function is asked once for each rank, here.
 std::function<ops::role(rank_id)> roles_of(const role_function& f, rank_id world_size, const std::string& op) {
   if (!f) return {};
   std::vector<ops::role> all;
   for (rank_id r = 0; r < world_size; ++r) {
-    const std::string its = (*f)(r);
+    const std::string its = role_of(f, r, op);
     bool known = false;
     for (const ops::role role :
          {ops::role::idle, ops::role::sender, ops::role::receiver, ops::role::leader, ops::role::worker}) {
@@ -75,12 +80,13 @@ struct transfer {
 using pairs = std::vector<std::pair<rank_id, rank_id>>;
 
 transfer make_transfer(const rank_ptr& where, const std::string& name, const role_function& role, const pairs& edges,
-                       const std::vector<std::string>& configs, seconds timeout, const std::string& dtype) {
+                       const config_list& configs, seconds timeout, const std::string& dtype, const tuned& by) {
   const hold held = where->check();
   ops::transfer_options o{.name = name};
   o.role = roles_of(role, where->self->world_size(), name);
   o.edges = edges;
-  o.configs = configs_of(configs);
+  o.configs = configs_of(*where, name, configs);
+  by.put_into(o, *where);
   o.timeout = span_of(timeout, o.timeout);
   o.dtype = dtype;
   return {where, ops::transfer(*where->self, o)};
@@ -126,12 +132,13 @@ ops::decision decision_of(const transfer& t, std::uint64_t bytes, std::optional<
 // ---- p2p
 
 p2p make_p2p(const rank_ptr& where, const std::string& name, const std::vector<rank_id>& ranks, const pairs& edges,
-             const std::vector<std::string>& configs, seconds timeout, const std::string& dtype) {
+             const config_list& configs, seconds timeout, const std::string& dtype, const tuned& by) {
   const hold held = where->check();
   ops::p2p_options o{.name = name};
   o.ranks = ranks;
   o.edges = edges;
-  o.configs = configs_of(configs);
+  o.configs = configs_of(*where, name, configs);
+  by.put_into(o, *where);
   o.timeout = span_of(timeout, o.timeout);
   o.dtype = dtype;
   return {where, ops::p2p(*where->self, o)};
@@ -159,9 +166,16 @@ struct collective {
   ops::collective op;
 };
 
+/// The exception of the leader's own work comes out, and not the error that stands for it.
+struct nothing_of {
+  std::shared_ptr<script> of;
+  nb::object operator()() const { return nb::none(); }
+  void failed(const runtime::error& why) const { script_result{of}.failed(why); }
+};
+
 collective make_collective(const rank_ptr& where, const std::string& name, const role_function& role,
                            const std::vector<std::vector<rank_id>>& groups, const std::string& kind,
-                           const std::vector<std::string>& configs, std::uint64_t depth, seconds timeout) {
+                           const config_list& configs, std::uint64_t depth, seconds timeout, const tuned& by) {
   const hold held = where->check();
   ops::collective_options o{.name = name};
   o.role = roles_of(role, where->self->world_size(), name);
@@ -174,18 +188,24 @@ collective make_collective(const rank_ptr& where, const std::string& name, const
     known = true;
   }
   if (!known) runtime::raise({errc::bad_argument, "op " + name + ": kind is one of all_reduce, broadcast and gather"});
-  o.configs = group_configs_of(configs);
+  o.configs = group_configs_of(*where, name, configs);
+  by.put_into(o, *where);
   o.depth = depth;
   o.timeout = span_of(timeout, o.timeout);
   return {where, ops::collective(*where->self, o)};
 }
 
-std::unique_ptr<call> iall_reduce(collective& c, nb::handle data, const std::string& by, seconds timeout) {
+std::unique_ptr<call> iall_reduce(collective& c, nb::object data, const std::string& by, seconds timeout,
+                                  const std::optional<nb::callable>& between) {
   const buffer b = memory_of(data, access::writes, "data");
   const ops::collective_call_options o{.timeout = span_of(timeout, {})};
   const hold held = c.where->check();
+  const auto s = std::make_shared<script>();
+  const kept_object function = kept(between ? nb::object(*between) : nb::none()), passed = kept(data);
   return with_numbers(b.of, by, [&]<class T, class Combine>() {
-    return begin(c.where, c.op.all_reduce<Combine>(elements_of<T>(b), o), {b.owner});
+    if (!between) return begin(c.where, c.op.all_reduce<Combine>(elements_of<T>(b), o), {b.owner});
+    const auto does = [function, passed, s](std::span<T>) { return run_function(function, passed, s); };
+    return begin(c.where, c.op.all_reduce<Combine>(elements_of<T>(b), does, o), nothing_of{s}, {b.owner});
   });
 }
 std::unique_ptr<call> ibroadcast(collective& c, nb::handle data, seconds timeout) {
@@ -216,11 +236,22 @@ void add_ops(nb::module_& m) {
       .def(
           "__init__",
           [](transfer* t, const rank_ptr& rank, const std::string& name, const role_function& role, const pairs& edges,
-             const std::vector<std::string>& configs, seconds timeout, const std::string& dtype) {
-            new (t) transfer(make_transfer(rank, name, role, edges, configs, timeout, dtype));
+             const config_list& configs, seconds timeout, const std::string& dtype,
+             const std::optional<nb::callable>& can_run, const std::optional<tuning::constraints>& constraints) {
+            new (t) transfer(make_transfer(rank, name, role, edges, configs, timeout, dtype, {can_run, constraints}));
           },
           nb::arg("rank"), nb::arg("name"), nb::arg("role") = none, nb::arg("edges") = pairs(),
-          nb::arg("configs") = direct, nb::arg("timeout") = none, nb::arg("dtype") = "")
+          nb::arg("configs") = direct, nb::arg("timeout") = none, nb::arg("dtype") = "", nb::arg("can_run") = none,
+          nb::arg("constraints") = none,
+          nb::sig("def __init__(self, rank: Rank, name: str, role: collections.abc.Callable[[int], str] | None = None, "
+                  "edges: collections.abc.Sequence[tuple[int, int]] = (), configs: "
+                  "collections.abc.Sequence[parley.configs.Transferring] = ('direct',), timeout: float | None = None, "
+                  "dtype: str = '', can_run: collections.abc.Callable[[int], collections.abc.Sequence[bool]] | None = "
+                  "None, constraints: Constraints | None = None) -> None"),
+          "`role(rank)` is sender, receiver or idle; the k-th sender is paired with the k-th receiver, unless `edges` "
+          "lists pairs. `configs`: names and own configs (parley.configs), the default first. `timeout`: seconds of "
+          "one "
+          "call. `can_run(rank)`: one bool for each config, of this rank; otherwise each config's `available` says it.")
       .def("isend", &isend, nb::arg("data"), nb::arg("to"), nb::arg("tag") = 0, nb::arg("timeout") = none,
            "Starts a send. The memory of `data` must not change until it has ended.")
       .def("ireceive", &ireceive, nb::arg("into"), nb::arg("source"), nb::arg("tag") = 0, nb::arg("timeout") = none,
@@ -251,10 +282,21 @@ void add_ops(nb::module_& m) {
       .def(
           "__init__",
           [](p2p* p, const rank_ptr& rank, const std::string& name, const std::vector<rank_id>& ranks,
-             const pairs& edges, const std::vector<std::string>& configs, seconds timeout,
-             const std::string& dtype) { new (p) p2p(make_p2p(rank, name, ranks, edges, configs, timeout, dtype)); },
+             const pairs& edges, const config_list& configs, seconds timeout, const std::string& dtype,
+             const std::optional<nb::callable>& can_run, const std::optional<tuning::constraints>& constraints) {
+            new (p) p2p(make_p2p(rank, name, ranks, edges, configs, timeout, dtype, {can_run, constraints}));
+          },
           nb::arg("rank"), nb::arg("name"), nb::arg("ranks") = std::vector<rank_id>(), nb::arg("edges") = pairs(),
-          nb::arg("configs") = direct, nb::arg("timeout") = none, nb::arg("dtype") = "")
+          nb::arg("configs") = direct, nb::arg("timeout") = none, nb::arg("dtype") = "", nb::arg("can_run") = none,
+          nb::arg("constraints") = none,
+          nb::sig("def __init__(self, rank: Rank, name: str, ranks: collections.abc.Sequence[int] = (), edges: "
+                  "collections.abc.Sequence[tuple[int, int]] = (), configs: "
+                  "collections.abc.Sequence[parley.configs.Transferring] = ('direct',), timeout: float | None = None, "
+                  "dtype: str = '', can_run: collections.abc.Callable[[int], collections.abc.Sequence[bool]] | None = "
+                  "None, constraints: Constraints | None = None) -> None"),
+          "`ranks`: those that take part; empty: all. `edges`: the (sender, receiver) pairs that exist; empty: all. "
+          "The "
+          "rest is as with Transfer.")
       .def_static(
           "isend",
           [](nb::handle data, rank_id to, std::uint32_t tag, seconds timeout) {
@@ -289,18 +331,38 @@ void add_ops(nb::module_& m) {
       .def(
           "__init__",
           [](collective* c, const rank_ptr& rank, const std::string& name, const role_function& role,
-             const std::vector<std::vector<rank_id>>& groups, const std::string& what,
-             const std::vector<std::string>& configs, std::uint64_t depth, seconds timeout) {
-            new (c) collective(make_collective(rank, name, role, groups, what, configs, depth, timeout));
+             const std::vector<std::vector<rank_id>>& groups, const std::string& what, const config_list& configs,
+             std::uint64_t depth, seconds timeout, const std::optional<nb::callable>& can_run,
+             const std::optional<tuning::constraints>& constraints) {
+            new (c) collective(
+                make_collective(rank, name, role, groups, what, configs, depth, timeout, {can_run, constraints}));
           },
           nb::arg("rank"), nb::arg("name"), nb::arg("role") = none,
           nb::arg("groups") = std::vector<std::vector<rank_id>>(), nb::arg("kind") = "all_reduce",
-          nb::arg("configs") = star, nb::arg("depth") = 1, nb::arg("timeout") = none)
-      .def("iall_reduce", &iall_reduce, nb::arg("data"), nb::arg("by") = "sum", nb::arg("timeout") = none)
-      .def("all_reduce", waits(&iall_reduce),
-           nb::sig(R"(def all_reduce(self, data: object, by: str = "sum", timeout: float | None = None) -> None)"),
-           nb::arg("data"), nb::arg("by") = "sum", nb::arg("timeout") = none,
-           "Combines the arrays of all ranks in place, in the order of the ranks: the same bits everywhere.")
+          nb::arg("configs") = star, nb::arg("depth") = 1, nb::arg("timeout") = none, nb::arg("can_run") = none,
+          nb::arg("constraints") = none,
+          nb::sig(
+              "def __init__(self, rank: Rank, name: str, role: collections.abc.Callable[[int], str] | None = None, "
+              "groups: collections.abc.Sequence[collections.abc.Sequence[int]] = (), kind: str = 'all_reduce', "
+              "configs: collections.abc.Sequence[parley.configs.Grouping] = ('star',), depth: int = 1, timeout: "
+              "float | None = None, can_run: collections.abc.Callable[[int], collections.abc.Sequence[bool]] | None "
+              "= None, constraints: Constraints | None = None) -> None"),
+          "`role(rank)` is leader, worker or idle; without roles the first rank of each of `groups` leads, and without "
+          "groups all ranks are one. `kind`: all_reduce, broadcast or gather. `configs`: names and own group configs "
+          "(parley.configs), the default first. `depth`: calls that a rank may have in flight. The rest is as with "
+          "Transfer.")
+      .def("iall_reduce", &iall_reduce, nb::arg("data"), nb::arg("by") = "sum", nb::arg("timeout") = none,
+           nb::arg("between") = none,
+           nb::sig("def iall_reduce(self, data: object, by: str = 'sum', timeout: float | None = None, between: "
+                   "collections.abc.Callable[[typing.Any], object] | None = None) -> Work"))
+      .def("all_reduce", waits(&iall_reduce), nb::arg("data"), nb::arg("by") = "sum", nb::arg("timeout") = none,
+           nb::arg("between") = none,
+           nb::sig("def all_reduce(self, data: object, by: str = 'sum', timeout: float | None = None, between: "
+                   "collections.abc.Callable[[typing.Any], object] | None = None) -> None"),
+           "Combines the arrays of all ranks in place, in the order of the ranks: the same bits everywhere. `between`, "
+           "on "
+           "the leader alone: a function that runs on the combined `data` before the workers receive it, often a "
+           "coroutine function that combines `data` among the leaders.")
       .def("ibroadcast", &ibroadcast, nb::arg("data"), nb::arg("timeout") = none)
       .def("broadcast", waits(&ibroadcast),
            nb::sig(R"(def broadcast(self, data: object, timeout: float | None = None) -> None)"), nb::arg("data"),

@@ -1,9 +1,9 @@
 #pragma once
-/// What the bindings of several ops share: types of elements, configs by name, and messages in batches.
+/// What the bindings of several ops share: types of elements, configs, and messages in batches.
 #include "buffers.hpp"
+#include "own_configs.hpp"
 #include "ranks.hpp"
 
-#include <parley/group_config.hpp>
 #include <parley/p2p.hpp>
 
 #include <algorithm>
@@ -75,8 +75,10 @@ auto with_numbers(element e, const std::string& by, F&& f) {
   });
 }
 
-std::vector<ops::config_ptr> configs_of(const std::vector<std::string>& names);
-std::vector<ops::group_config_ptr> group_configs_of(const std::vector<std::string>& names);
+/// Nothing: the op pairs or groups its ranks otherwise.
+using role_function = std::optional<std::function<nb::object(runtime::rank_id)>>;
+/// Throws `bad_argument` if the function returns something else than a text, and what the function throws.
+std::string role_of(const role_function& f, runtime::rank_id r, const std::string& op);
 
 struct p2p {
   rank_ptr where;

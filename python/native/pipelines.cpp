@@ -87,11 +87,11 @@ struct pipeline {
 };
 
 pipeline make_pipeline(const rank_ptr& where, const std::string& name, const std::vector<rank_id>& stages,
-                       nb::handle dtype, const std::vector<std::string>& configs, seconds timeout) {
+                       nb::handle dtype, const config_list& configs, seconds timeout) {
   const hold held = where->check();
   ops::pipeline_options o{.name = name};
   o.stages = stages;
-  o.configs = configs_of(configs);
+  o.configs = configs_of(*where, name, configs);
   o.timeout = span_of(timeout, o.timeout);
   return {where, std::make_shared<ops::pipeline>(*where->self, std::move(o)), array_type_of(dtype)};
 }
@@ -210,14 +210,14 @@ struct training_pipeline {
 
 training_pipeline make_training(const rank_ptr& where, const std::string& name, const ops::pipeline_schedule& schedule,
                                 nb::handle shape, nb::handle dtype, const std::vector<rank_id>& ranks,
-                                const std::vector<std::string>& configs, seconds timeout) {
+                                const config_list& configs, seconds timeout) {
   const hold held = where->check();
   training_pipeline made{.where = where, .op = nullptr, .type = array_type_of(dtype), .shapes = {}};
   for (std::uint32_t stage = 0; stage < schedule.stages; ++stage)
     made.shapes.push_back(array_shape_of(PyCallable_Check(shape.ptr()) != 0 ? shape(stage) : nb::borrow(shape)));
   ops::training_pipeline_options o{.name = name, .schedule = schedule};
   o.ranks = ranks;
-  if (!configs.empty()) o.configs = configs_of(configs);
+  if (!configs.empty()) o.configs = configs_of(*where, name, configs);
   o.timeout = span_of(timeout, o.timeout);
   made.op = std::make_shared<ops::training_pipeline>(*where->self, o);
   // Its buffers are registered memory, which must end before its rank does.
@@ -338,12 +338,13 @@ void add_forward(nb::module_& m) {
       .def(
           "__init__",
           [](pipeline* p, const rank_ptr& rank, const std::string& name, const std::vector<rank_id>& stages,
-             nb::handle dtype, const std::vector<std::string>& configs,
+             nb::handle dtype, const config_list& configs,
              seconds timeout) { new (p) pipeline(make_pipeline(rank, name, stages, dtype, configs, timeout)); },
           nb::arg("rank"), nb::arg("name"), nb::arg("stages") = std::vector<rank_id>(), nb::arg("dtype") = "float32",
           nb::arg("configs") = direct, nb::arg("timeout") = none,
           nb::sig("def __init__(self, rank: Rank, name: str, stages: collections.abc.Sequence[int] = (), "
-                  "dtype: object = 'float32', configs: collections.abc.Sequence[str] = ('direct',), "
+                  "dtype: object = 'float32', configs: collections.abc.Sequence[parley.configs.Transferring] = "
+                  "('direct',), "
                   "timeout: float | None = None) -> None"),
           "`stages`: the rank of each stage, in order; empty: all ranks. `dtype` of activations, as numpy names it.")
       .def("irun", &irun, nb::arg("shapes"), nb::arg("stage"),
@@ -407,17 +408,17 @@ void add_training(nb::module_& m) {
       .def(
           "__init__",
           [](training_pipeline* p, const rank_ptr& rank, const std::string& name, const ops::pipeline_schedule& s,
-             nb::handle shape, nb::handle dtype, const std::vector<rank_id>& ranks,
-             const std::vector<std::string>& configs, seconds timeout) {
+             nb::handle shape, nb::handle dtype, const std::vector<rank_id>& ranks, const config_list& configs,
+             seconds timeout) {
             new (p) training_pipeline(make_training(rank, name, s, shape, dtype, ranks, configs, timeout));
           },
           nb::arg("rank"), nb::arg("name"), nb::arg("schedule"), nb::arg("shape"), nb::arg("dtype") = "float32",
-          nb::arg("ranks") = std::vector<rank_id>(), nb::arg("configs") = std::vector<std::string>(),
-          nb::arg("timeout") = none,
+          nb::arg("ranks") = std::vector<rank_id>(), nb::arg("configs") = config_list(), nb::arg("timeout") = none,
           nb::sig("def __init__(self, rank: Rank, name: str, schedule: Schedule, "
                   "shape: int | collections.abc.Sequence[int] | collections.abc.Callable[[int], "
                   "int | collections.abc.Sequence[int]], dtype: object = 'float32', "
-                  "ranks: collections.abc.Sequence[int] = (), configs: collections.abc.Sequence[str] = (), "
+                  "ranks: collections.abc.Sequence[int] = (), configs: "
+                  "collections.abc.Sequence[parley.configs.Transferring] = (), "
                   "timeout: float | None = None) -> None"),
           "`shape` of what a stage passes on for one microbatch; a function of the stage if it differs. `ranks`: the "
           "rank of each part of the schedule; empty: rank i has part i. `configs`: empty: direct and chunked.")

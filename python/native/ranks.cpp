@@ -3,6 +3,7 @@
 #include <nanobind/stl/tuple.h>
 #include <parley/program.hpp>
 #include <parley/runtime/finally.hpp>
+#include <parley/runtime/time/work_meter.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -125,6 +126,7 @@ void interruptible(rank_home& r, F&& f) {
     }
   }
   r.has_left = true;
+  r.let_go();
   r.attending_loop.reset();
   if (is_interrupted) throw nb::python_error();
 }
@@ -269,9 +271,9 @@ int simulate(nb::object main, std::uint32_t ranks, std::uint64_t seed, const std
 
 script::~script() {
   const nb::gil_scoped_acquire held;
+  result.reset();
   waits_for.reset();
   coroutine.reset();
-  result.reset();
   thrown = nullptr;
 }
 
@@ -303,12 +305,14 @@ nb::object step(script& s, const std::optional<error>& ended_with) {
 }  // namespace
 
 task<> drive(std::shared_ptr<script> s) {
-  // A coroutine that is cancelled and goes on all the same is closed in the end.
+  // A coroutine that goes on after it was cancelled, or after its config's call has failed, is closed in the end.
   constexpr int most_cancelled_waits = 100;
   int cancelled_waits = 0;
   std::optional<error> ended_with;
+  const runtime::scope& here = co_await runtime::this_scope;
   for (;;) {
     call* waits = nullptr;
+    awaited* part = nullptr;
     {
       const with_gil held;
       try {
@@ -318,7 +322,8 @@ task<> drive(std::shared_ptr<script> s) {
         }
         s->waits_for = step(*s, ended_with);
         if (!s->waits_for.is_valid()) co_return;
-        if (!nb::try_cast(s->waits_for, waits) || waits == nullptr)
+        const bool is_call = nb::try_cast(s->waits_for, waits) && waits != nullptr;
+        if (!is_call && (!nb::try_cast(s->waits_for, part) || part == nullptr))
           runtime::raise({errc::bad_argument,
                           "a coroutine that parley runs may await calls of parley only; for others run it in asyncio"});
       } catch (nb::python_error& e) {
@@ -326,34 +331,25 @@ task<> drive(std::shared_ptr<script> s) {
         runtime::raise(error_of(e));
       }
     }
-    if (waits->done()) co_await runtime::yield;  // the others have their turn
+    if (waits != nullptr && waits->done()) co_await runtime::yield;  // the others have their turn
     ended_with.reset();
+    const runtime::work_meter::wait uncharged(waits != nullptr && waits->is_sleep ? nullptr : here.meter());
     try {
-      co_await waits->ended();
-    } catch (const runtime::failure& f) {  // this coroutine was cancelled
+      if (waits != nullptr) {
+        co_await waits->ended();
+      } else {
+        co_await part->ended();
+      }
+    } catch (const runtime::failure& f) {  // this coroutine was cancelled, or the part has failed
       ended_with = f.reason();
     }
-    const runtime::scope& here = co_await runtime::this_scope;
     if (!ended_with && here.cancelled() != errc::none) ended_with = error(here.cancelled());
     if (!ended_with) continue;
-    waits->cancel();
+    if (waits != nullptr) waits->cancel();
     ++cancelled_waits;
     co_await runtime::yield;
   }
 }
-
-namespace {
-/// The exception of the program comes out, and not the error that stands for it.
-struct script_result {
-  std::shared_ptr<script> of;
-  nb::object operator()() const { return std::exchange(of->result, {}); }
-  void forget() { of.reset(); }
-  void failed(const error&) const {
-    if (of->thrown)
-      std::rethrow_exception(std::exchange(of->thrown, nullptr));  // its traceback may hold the call itself
-  }
-};
-}  // namespace
 
 void add_ranks(nb::module_& m) {
   nb::class_<rank_home, home>(m, "Rank", "This process's place in a job. Make it with `parley.join` or `parley.run`.")
@@ -381,7 +377,9 @@ void add_ranks(nb::module_& m) {
       .def(
           "sleep",
           [](const rank_ptr& r, double s) {
-            return begin(r, pause(s > 0 ? span_of(s, {}) : std::chrono::nanoseconds()));
+            auto made = begin(r, pause(s > 0 ? span_of(s, {}) : std::chrono::nanoseconds()));
+            made->is_sleep = true;
+            return made;
           },
           nb::arg("seconds"), "`await rank.sleep(0.1)`, also in a simulation; or `.wait()`.")
       .def(

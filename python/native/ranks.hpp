@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace parley::python {
 
@@ -17,8 +18,7 @@ struct rank_home : home {
 };
 using rank_ptr = std::shared_ptr<rank_home>;
 
-/// Runs a Python coroutine as a coroutine of C++: whatever it awaits is a call of this rank. The first exception of Python is in `thrown`,
-/// and what the coroutine returns is in `result`.
+/// Runs a Python coroutine as a coroutine of C++: whatever it awaits is `awaited`. The first exception of Python is in `thrown`.
 struct script {
   nb::object coroutine;
   nb::object waits_for;
@@ -27,5 +27,16 @@ struct script {
   ~script();
 };
 runtime::task<> drive(std::shared_ptr<script> s);
+
+/// What the coroutine has returned, or its exception instead of the error that stands for it.
+struct script_result {
+  std::shared_ptr<script> of;
+  nb::object operator()() const { return of->result.is_valid() ? of->result : nb::none(); }
+  void forget() { of.reset(); }
+  void failed(const runtime::error&) const {
+    if (of->thrown)
+      std::rethrow_exception(std::exchange(of->thrown, nullptr));  // its traceback may hold the call itself
+  }
+};
 
 }  // namespace parley::python

@@ -22,6 +22,7 @@ coroutine that parley runs itself (`parley.run` and `parley.simulate` with an `a
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -35,7 +36,9 @@ from . import _native  # noqa: E402
 from ._native import (  # noqa: E402
     P2P,
     Collective,
+    Constraints,
     Contextual,
+    CoordinatedOp,
     Decision,
     Estimate,
     Evidence,
@@ -56,6 +59,7 @@ from ._native import (  # noqa: E402
     RankPart,
     RankTime,
     RingAttention,
+    RoleOp,
     Schedule,
     TrainingPipeline,
     Transfer,
@@ -68,16 +72,29 @@ from ._native import (  # noqa: E402
 from .errors import BadArgument, Failure, PeerFailed, Timeout  # noqa: E402
 
 if TYPE_CHECKING:
+    from . import configs as configs
+    from . import registration as registration
     from .agree import Agreement
     from .contextual import contextual_autotune
     from .dataflow import Dataflow
+    from .registration import (
+        PairedOpConfig,
+        RegisteredPair,
+        RoleFunction,
+        register_asymmetric_autotuning,
+        register_coordinated_autotuning,
+        register_heterogeneous_autotuning,
+        register_paired_op_autotuning,
+    )
 
 __version__: str = _native.version
-__all__ = ["Agreement", "BadArgument", "Collective", "Contextual", "Dataflow", "Decision", "Estimate", "Evidence", "ExpectedTime",
-           "Failure", "FlowStep", "Gemm", "Halo", "HaloPlan", "Hierarchy", "Kernel", "Loop", "MeshField", "P2P", "P2POperation",
-           "PeerFailed", "Pipeline", "PipelineReport", "Rank", "RankEstimate", "RankPart", "RankTime", "RingAttention", "Schedule",
-           "Timeout", "TrainingPipeline", "Transfer", "Tunables", "TunedStage", "TunedStages", "Work", "contextual_autotune", "current",
-           "join", "run", "simulate", "tunable", "tunables"]
+__all__ = ["Agreement", "BadArgument", "Collective", "Constraints", "Contextual", "CoordinatedOp", "Dataflow", "Decision", "Estimate",
+           "Evidence", "ExpectedTime", "Failure", "FlowStep", "Gemm", "Halo", "HaloPlan", "Hierarchy", "Kernel", "Loop", "MeshField",
+           "P2P", "P2POperation", "PairedOpConfig", "PeerFailed", "Pipeline", "PipelineReport", "Rank", "RankEstimate", "RankPart",
+           "RankTime", "RegisteredPair", "RingAttention", "RoleFunction", "RoleOp", "Schedule", "Timeout", "TrainingPipeline", "Transfer",
+           "Tunables", "TunedStage", "TunedStages", "Work", "configs", "contextual_autotune", "current", "join",
+           "register_asymmetric_autotuning", "register_coordinated_autotuning", "register_heterogeneous_autotuning",
+           "register_paired_op_autotuning", "registration", "run", "simulate", "tunable", "tunables"]
 
 Main = Callable[[Rank], Coroutine[Any, Any, None] | None]
 AllGather = Callable[[bytes], Sequence[bytes]]
@@ -85,14 +102,19 @@ _current: Rank | None = None
 _was_launched = False
 
 
+_modules = {"Agreement": "agree", "Dataflow": "dataflow", "contextual_autotune": "contextual", "configs": "configs", **dict.fromkeys([
+    "PairedOpConfig", "RegisteredPair", "RoleFunction", "register_asymmetric_autotuning", "register_coordinated_autotuning",
+    "register_heterogeneous_autotuning", "register_paired_op_autotuning", "registration"], "registration")}
+
+
 def __getattr__(name: str) -> Any:
     """Loads what few programs use, and what takes long to load, when it is first used."""
-    homes = {"Agreement": "agree", "Dataflow": "dataflow", "contextual_autotune": "contextual"}
-    if name not in homes:
+    if name not in _modules:
         raise AttributeError(f"module parley has no attribute {name}")
     import importlib  # noqa: PLC0415
 
-    return getattr(importlib.import_module(f".{homes[name]}", __name__), name)
+    module = importlib.import_module(f".{_modules[name]}", __name__)
+    return module if name == _modules[name] else getattr(module, name)
 
 
 class join:  # noqa: N801: a function with an end
@@ -178,6 +200,7 @@ def simulate(main: Callable[[Rank], Coroutine[Any, Any, None]], *, ranks: int = 
 
     if not inspect.iscoroutinefunction(main):
         raise BadArgument("simulate needs an `async def`: virtual ranks share one thread, so a function that waits would stop them all")
+    gc.collect()  # what is left of earlier ranks ends now: the simulation counts what ends in it
     return _native.simulate(main, ranks, seed, faults, strict)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any
 
 from . import _native
@@ -87,3 +87,25 @@ def steps(work: _native.Work) -> Generator[Any, None, Any]:
             finally:
                 pump.awaited -= 1
     return work.take()
+
+
+async def run_awaitable(awaitable: Awaitable[Any]) -> Any:
+    """Makes a coroutine of what a plain function has returned, such as `lambda out, data: out.send(0, data)`."""
+    return await awaitable
+
+
+async def run_generator(generator: Generator[Any, Any, Any]) -> Any:
+    """Awaits what a generator yields. A `yield` returns the result, or raises the error, of what it has yielded."""
+    try:
+        awaitable = next(generator)
+        while True:
+            try:
+                result = await awaitable
+            except Exception as why:
+                awaitable = generator.throw(why)
+            else:
+                awaitable = generator.send(result)
+    except StopIteration as end:
+        return end.value
+    finally:
+        generator.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from types import TracebackType
 from typing import Any
 
 
@@ -58,3 +60,13 @@ def failure(code: str, text: str, facts: dict[str, Any]) -> Failure:
     for name, value in facts.items():
         setattr(made, name, value)
     return made
+
+
+def place_of(trace: TracebackType | None) -> str:
+    """Where an exception of the program's own function was raised, ` (program.py:12, in send)`; the extension calls this."""
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    return f" ({os.path.basename(code.co_filename)}:{trace.tb_lineno}, in {code.co_name})"
