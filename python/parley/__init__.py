@@ -103,10 +103,6 @@ _current: Rank | None = None
 _was_launched = False
 
 # What few programs use, and what takes long to load, is loaded when it is first used: names by their modules.
-
-# What few programs use, and what takes long to load, is loaded when it is first used: names by their modules.
-
-# What few programs use, and what takes long to load, is loaded when it is first used: names by their modules.
 _modules = {"Agreement": "agree", "Dataflow": "dataflow", "autotuners": "autotuners", "configs": "configs", "contextual_autotune": "contextual",
             **dict.fromkeys(["PairedOpConfig", "RegisteredPair", "RoleFunction", "register_asymmetric_autotuning",
                              "register_coordinated_autotuning", "register_heterogeneous_autotuning", "register_paired_op_autotuning",
