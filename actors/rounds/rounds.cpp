@@ -161,7 +161,8 @@ void rounds::on_said(rank_id from, round_said&& m) {
       if (last->round == m.round) return send(from, part::participant, *last);
       if (last->round > m.round) return;  // late: this member has already sent something newer
     }
-    if (m.call < passed_) return send(from, part::participant, apart_alone(m));
+    if (m.call < passed_)
+      return send(from, part::participant, broken_ ? failure_outcome(m.call, m.round, *broken_) : apart_alone(m));
   }
   said_[static_cast<std::size_t>(at - members_.begin())] = std::move(m);
   changed_.tell();

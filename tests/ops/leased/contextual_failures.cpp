@@ -259,6 +259,20 @@ TEST_CASE("when a rank never calls, the others time out and name it, and when it
   }
 }
 
+TEST_CASE("a rank that comes to a call after the leader has lost another rank gets `peer_failed`, too") {
+  two_kernels w(3, takes({2'000, 1'000}), takes({3'000, 1'000, 2'000}));
+  scope calls(w.clock);
+  const auto f = with_key(w, 8);
+  calls.spawn(tuned(&w, 0, f));
+  run_until(w.clock, [&] { return w.runs[0] == 1; });
+  w[0].on_lost(2, "killed");
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(is(w.outcomes[0], {.code = errc::peer_failed, .rank = 0, .quotes = "rank 2"}));
+  calls.spawn(tuned(&w, 1, f));  // it has not heard of the death
+  run_until(w.clock, [&] { return calls.running() == 0; });
+  CHECK(is(w.outcomes[1], {.code = errc::peer_failed, .rank = 1, .quotes = "rank 2"}));
+}
+
 TEST_CASE("a run that takes too long times out on every rank, and leaves a flight record there") {
   rank_settings settings;
   settings.flight_dir = "box";
