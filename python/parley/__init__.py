@@ -55,9 +55,9 @@ from .agree import Agreement  # noqa: E402
 from .errors import BadArgument, Failure, PeerFailed, Timeout  # noqa: E402
 
 __version__: str = _native.version
-__all__ = ["Agreement", "BadArgument", "Collective", "Decision", "Evidence", "ExpectedTime", "Failure", "Kernel", "Loop", "P2P", "P2POperation",
-           "PeerFailed", "Rank", "RankPart", "RankTime", "Timeout", "Transfer", "Tunables", "Work", "autotuners", "current", "join", "run",
-           "simulate", "tunable", "tunables"]
+__all__ = ["Agreement", "BadArgument", "Collective", "Decision", "Evidence", "ExpectedTime", "Failure", "Kernel", "Loop", "P2P",
+           "P2POperation", "PeerFailed", "Rank", "RankPart", "RankTime", "Timeout", "Transfer", "Tunables", "Work", "autotuners", "current",
+           "join", "run", "simulate", "tunable", "tunables"]
 
 Main = Callable[[Rank], Coroutine[Any, Any, None] | None]
 AllGather = Callable[[bytes], Sequence[bytes]]

@@ -3,9 +3,9 @@
 Sends and receives between each pair of ranks, and the all-reduces and broadcasts of each group, run the config that their ranks have agreed
 on. Calls start at once and in their order; `Work.wait` waits. A thread of this module moves them on while the program computes.
 
-torch needs two objects for a group. `Backend` does the work; the operators of torch, DistributedDataParallel, FSDP and DTensor reach it through
-torch's C++ classes. These give Python a `Work` that never says that it is complete, so `Group` takes the calls that come from Python straight
-to the `Backend`.
+torch needs two objects for a group. `Backend` does the work; the operators of torch, DistributedDataParallel, FSDP and DTensor reach it
+through torch's C++ classes. These give Python a `Work` that never says that it is complete, so `Group` takes the calls that come from Python
+straight to the `Backend`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _Op = dist.ReduceOp
 # The reductions of parley's all-reduce, and how torch combines two tensors: for the others, and for types that parley does not reduce.
 _native = {_Op.SUM: "sum", _Op.AVG: "sum", _Op.PREMUL_SUM: "sum", _Op.PRODUCT: "product", _Op.MIN: "min", _Op.MAX: "max"}
 _combine: dict[Any, Callable[..., torch.Tensor]] = {
-    _Op.SUM: torch.add, _Op.AVG: torch.add, _Op.PREMUL_SUM: torch.add, _Op.PRODUCT: torch.mul, _Op.MIN: torch.minimum, _Op.MAX: torch.maximum,
-    _Op.BAND: torch.bitwise_and, _Op.BOR: torch.bitwise_or, _Op.BXOR: torch.bitwise_xor}
+    _Op.SUM: torch.add, _Op.AVG: torch.add, _Op.PREMUL_SUM: torch.add, _Op.PRODUCT: torch.mul,
+    _Op.MIN: torch.minimum, _Op.MAX: torch.maximum, _Op.BAND: torch.bitwise_and, _Op.BOR: torch.bitwise_or, _Op.BXOR: torch.bitwise_xor}
 _reduced_by_parley = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32,
                       torch.int64, torch.uint16, torch.uint32, torch.uint64}
 
@@ -228,8 +228,8 @@ class _Arrival:
 
 
 class _AnySource:
-    """Receives of one tag from whichever rank sends first: one receive stands for each rank. Those that come later than the first wait for the
-    next receive, from any rank or from theirs."""
+    """Receives of one tag from whichever rank sends first: one receive stands for each rank. What comes later than the first waits for the
+    next receive, from any rank or from its rank."""
 
     def __init__(self, post: Callable[[int, torch.Tensor], parley.Work], places: list[int]) -> None:
         self._post, self._places = post, places
@@ -426,7 +426,8 @@ class Backend(_BackendBase):  # type: ignore[misc]
         if self._me in to and self._me in source:
             source[self._me].detach().copy_(to[self._me].detach().view(source[self._me].shape))
         batch = [self._inner.isend(_to_read(t), to=self._members[p], timeout=seconds) for p, t in to.items() if p != self._me]
-        batch += [self._inner.irecv(_to_write(t, then), source=self._members[p], timeout=seconds) for p, t in source.items() if p != self._me]
+        batch += [self._inner.irecv(_to_write(t, then), source=self._members[p], timeout=seconds)
+                  for p, t in source.items() if p != self._me]
         return [self._inner.start(batch)] if batch else []
 
     # ---- reductions
@@ -538,8 +539,8 @@ class Backend(_BackendBase):  # type: ignore[misc]
             self._inner.start([self._inner.isend(b"here", to=root, tag=tag, timeout=seconds)]).wait()
             self._inner.start([self._inner.irecv(bytearray(4), source=root, tag=tag, timeout=seconds)]).wait()
         except parley.Failure as why:
-            raise RuntimeError(f"Rank {self._me} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
-                               f"rank 0. Please check rank 0 logs for faulty rank.") from why
+            raise RuntimeError(f"Rank {self._me} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+                               f"from rank 0. Please check rank 0 logs for faulty rank.") from why
 
     def _await_all(self, tag: int, seconds: float, wait_all_ranks: bool) -> None:
         tokens = {p: self._inner.start([self._inner.irecv(bytearray(4), source=self._members[p], tag=tag, timeout=seconds)])
@@ -592,7 +593,8 @@ class Backend(_BackendBase):  # type: ignore[misc]
         then: list[Callable[[], object]] = []
         return self._work(self._exchange(dict(enumerate(inputs)), dict(enumerate(outputs)), then, self._seconds(opts)), outputs, then)
 
-    def all_to_all_single(self, output: torch.Tensor, mine: torch.Tensor, out_sizes: list[int], in_sizes: list[int], opts: Any = None) -> Work:
+    def all_to_all_single(self, output: torch.Tensor, mine: torch.Tensor, out_sizes: list[int], in_sizes: list[int],
+                          opts: Any = None) -> Work:
         """The sizes are of the first dimension; empty: equal parts."""
         then: list[Callable[[], object]] = []
         memory, data = _to_write(output, then), _to_read(mine)
@@ -628,7 +630,7 @@ class Group(dist.ProcessGroup):
 
 
 def _straight(name: str) -> Callable[..., Any]:
-    """The method of a `Group` that calls the `Backend`. torch's class brings other forms of the arguments into the one that a backend has."""
+    """The method of a `Group` that calls the `Backend`. torch's class brings other forms of arguments into the one that a backend has."""
     of_torch = getattr(dist.ProcessGroup, name)
 
     @functools.wraps(getattr(Backend, name))
