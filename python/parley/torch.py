@@ -4,8 +4,8 @@ Sends and receives between each pair of ranks, and the all-reduces and broadcast
 on. Calls start at once and in their order; `Work.wait` waits. A thread of this module moves them on while the program computes.
 
 torch needs two objects for a group. `Backend` does the work; the operators of torch, DistributedDataParallel, FSDP and DTensor reach it
-through torch's C++ classes. These give Python a `Work` that never says that it is complete, so `Group` takes the calls that come from Python
-straight to the `Backend`.
+through torch's C++ classes. These give Python a `Work` that never says that it is complete, so `Group` takes the calls that come from
+Python straight to the `Backend`.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ class Work(dist.Work):
         self._error: BaseException | None = None
         self._futures: list[Any] = []
 
-    def begin(self, work: parley.Work, results: list[torch.Tensor], then: list[Callable[[], object]]) -> None:
+    def begin(self, works: list[parley.Work], results: list[torch.Tensor], then: list[Callable[[], object]]) -> None:
         """Of a batch, whose sends and receives are collected before they start."""
-        self._works, self._results, self._then = [work], results, then
+        self._works, self._results, self._then = works, results, then
 
     def with_results(self, results: list[torch.Tensor], then: Iterable[Callable[[], object]] = ()) -> Work:
         """`then`: what else happens at the end."""
@@ -315,6 +315,7 @@ class _Batch:
 
     def __init__(self, work: Work) -> None:
         self.work = work
+        self.works: list[parley.Work] = []
         self.operations: list[parley.P2POperation] = []
         self.then: list[Callable[[], object]] = []
         self.results: list[torch.Tensor] = []
@@ -377,24 +378,32 @@ class Backend(_BackendBase):  # type: ignore[misc]
 
     # ---- between two ranks
 
+    def _rank_at(self, place: int) -> int:
+        if not 0 <= place < self._size:
+            raise ValueError(f"a group of {self._size} ranks has no rank {place}")
+        return self._members[place]
+
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int) -> Work:
-        to = self._members[dst]
+        to = self._rank_at(dst)
         return self._post(tensors, [self._pairs.isend(_to_read(t), to=to, tag=tag, timeout=self._timeout) for t in tensors], [])
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> Work:
         then: list[Callable[[], object]] = []
+        source = self._rank_at(src)
         if tag in self._any:
             (tensor,) = tensors
             arrival = self._any[tag].adopt(src, tensor)
             if arrival is not None:
-                return Work(self._progress, [arrival.work], tensors, [lambda: tensor.detach().copy_(arrival.data.view(tensor.shape))])
-        source = self._members[src]
+                then.append(lambda: tensor.detach().copy_(arrival.data.view(tensor.shape)))
+                return self._post(tensors, [], then, [arrival.work])
         operations = [self._pairs.irecv(_to_write(t, then), source=source, tag=tag, timeout=self._timeout) for t in tensors]
         return self._post(tensors, operations, then)
 
-    def _post(self, tensors: list[torch.Tensor], operations: list[parley.P2POperation], then: list[Callable[[], object]]) -> Work:
+    def _post(self, tensors: list[torch.Tensor], operations: list[parley.P2POperation], then: list[Callable[[], object]],
+              started: Iterable[parley.Work] = ()) -> Work:
         if self._batch is None:
-            return Work(self._progress, [self._pairs.start(operations)], tensors, then)
+            return Work(self._progress, [*started, *([self._pairs.start(operations)] if operations else [])], tensors, then)
+        self._batch.works += started
         self._batch.operations += operations
         self._batch.then += then
         self._batch.results += tensors
@@ -407,8 +416,8 @@ class Backend(_BackendBase):  # type: ignore[misc]
         batch, self._batch = self._batch, None
         if batch is None:
             raise ValueError("no batch of sends and receives was begun")
-        if batch.operations:
-            batch.work.begin(self._pairs.start(batch.operations), batch.results, batch.then)
+        works = [*batch.works, *([self._pairs.start(batch.operations)] if batch.operations else [])]
+        batch.work.begin(works, batch.results, batch.then)
         return batch.work
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Work:
@@ -424,7 +433,7 @@ class Backend(_BackendBase):  # type: ignore[misc]
                   seconds: float) -> list[parley.Work]:
         """By places. A rank's message to itself is a copy."""
         if self._me in to and self._me in source:
-            source[self._me].detach().copy_(to[self._me].detach().view(source[self._me].shape))
+            source[self._me].detach().copy_(to[self._me].detach().reshape(source[self._me].shape))
         batch = [self._inner.isend(_to_read(t), to=self._members[p], timeout=seconds) for p, t in to.items() if p != self._me]
         batch += [self._inner.irecv(_to_write(t, then), source=self._members[p], timeout=seconds)
                   for p, t in source.items() if p != self._me]
@@ -516,7 +525,7 @@ class Backend(_BackendBase):  # type: ignore[misc]
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         root = opts.rootRank if opts is not None else 0
         if root not in self._news:
-            self._news[root] = self._collective(f"news{root}", self._members[root], "broadcast", news_configs)
+            self._news[root] = self._collective(f"news{root}", self._rank_at(root), "broadcast", news_configs)
         then: list[Callable[[], object]] = []
         memories = [_to_write(t, then) for t in tensors]
         return self._work([self._news[root].ibroadcast(m, timeout=self._seconds(opts)) for m in memories if m.numel()], tensors, then)

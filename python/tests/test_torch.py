@@ -186,8 +186,10 @@ else:
     x = torch.empty(5)
     assert dist.recv(x) == 1 and (x == 10).all()
     seen = {1: [10.0], 2: []}
-    # The receive that stands for rank 2 serves this one.
-    assert dist.recv(x, 2) == 2 and (x == 20).all()
+    # The receive that stands for rank 2 serves this one, also in a batch.
+    (work,) = dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, 2)])
+    work.wait()
+    assert (x == 20).all()
     seen[2].append(20.0)
     late = dist.irecv(torch.empty(5), tag=9)
     try:
@@ -500,6 +502,9 @@ def fails(kind, text, f):
 
 backend = dist.group.WORLD._get_backend(torch.device("cpu"))
 fails(ValueError, "cannot be shared by 2 ranks", lambda: dist.reduce_scatter_tensor(torch.empty(1), torch.empty(3)))
+fails(ValueError, "has no rank 7", lambda: dist.send(torch.ones(1), 7))
+fails(ValueError, "has no rank -1", lambda: backend.recv([torch.ones(1)], -1, 0))
+fails(ValueError, "has no rank 2", lambda: dist.broadcast(torch.ones(1), 2))
 fails(ValueError, "no batch", lambda: backend.end_coalescing())
 fails(ValueError, "only a receive from any rank", lambda: dist.all_reduce(torch.ones(1), async_op=True).source_rank())
 # Ranks that differ in sizes are told, on both sides; the group works on.
