@@ -500,11 +500,13 @@ def fails(kind, text, f):
     except kind as why:
         assert text in str(why), why
 
-backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+group = dist.group.WORLD
+backend = group._get_backend(torch.device("cpu"))
 fails(ValueError, "cannot be shared by 2 ranks", lambda: dist.reduce_scatter_tensor(torch.empty(1), torch.empty(3)))
 fails(ValueError, "has no rank 7", lambda: dist.send(torch.ones(1), 7))
 fails(ValueError, "has no rank -1", lambda: backend.recv([torch.ones(1)], -1, 0))
 fails(ValueError, "has no rank 2", lambda: dist.broadcast(torch.ones(1), 2))
+fails(ValueError, "moves tensors on the host; this one is on meta", lambda: group.allreduce([torch.ones(2, device="meta")]))
 fails(ValueError, "no batch", lambda: backend.end_coalescing())
 fails(ValueError, "only a receive from any rank", lambda: dist.all_reduce(torch.ones(1), async_op=True).source_rank())
 # Ranks that differ in sizes are told, on both sides; the group works on.
@@ -522,7 +524,6 @@ for i in range(20):
         dist.recv(y, 0)
         assert (y == i).all()
 dist.barrier()
-group = dist.group.WORLD
 dist.destroy_process_group()
 fails(parley.Failure, "has left", lambda: group.allreduce([torch.ones(1)]))
 print("well", me)
