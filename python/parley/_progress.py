@@ -1,4 +1,4 @@
-"""A thread that moves calls on while the program does other things: for libraries whose users expect that, such as torch.distributed and Ray."""
+"""A thread that moves calls on while the program does other things, as users of torch.distributed and of Ray expect."""
 
 from __future__ import annotations
 

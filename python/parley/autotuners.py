@@ -5,8 +5,8 @@
     parley.autotuners.choose_one(tuner, AutoTuner.get())          # FlashInfer's, or one like it
     parley.autotuners.inductor(tuner)                             # torch.compile(mode="max-autotune")
 
-Each autotuner still measures on its rank. What the ranks run is the candidate whose slowest rank is the fastest; one that failed on some rank
-wins nowhere. A rank may come late or have the answer in its cache. A rank that never runs an operation costs the others the patience of the
+Each autotuner still measures on its rank. All ranks run the candidate whose slowest rank is the fastest; one that failed on some rank wins
+nowhere. A rank may come late or have the answer in its cache. A rank that never runs an operation costs the others the patience of the
 agreement once, unless it calls `tuner.skip`.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["choose_one", "inductor", "triton"]
 
 
 class _Times:
-    """What the function that measures a candidate has returned since the last choice. An exception counts as a time without end, `never`."""
+    """The times that were measured since the last choice. An exception counts as a time without end, `never`."""
 
     def __init__(self, measure: Callable[..., Any], name_of: Callable[..., str], never: Any = math.inf) -> None:
         self._measure, self._name_of, self._never = measure, name_of, never
@@ -64,14 +64,14 @@ class _Cache(dict[Any, Any]):
         own = None if seconds else str(config)
         chosen = self._agreement.choose(f"{self._name} {key}", seconds or None, cached=own)
         if chosen not in self._configs:
-            raise BadArgument(f"{self._name}, key {key}: the ranks have agreed on `{chosen}`, which this rank does not have; give all ranks the "
-                              "same configs")
+            raise BadArgument(f"{self._name}, key {key}: the ranks have agreed on `{chosen}`, which this rank does not have; "
+                              "give all ranks the same configs")
         super().__setitem__(key, self._configs[chosen])
 
 
 def triton(agreement: Agreement, kernel: Any, name: str = "") -> Any:
     """Makes a kernel with `@triton.autotune` choose with the other ranks. Changes the kernel, and returns it. Choices that are in its cache
-    already, or on the disk, count as those of a rank that has the answer. `name` must be equal on all ranks; default: that of the function."""
+    already, or on the disk, count as `cached`. `name` must be equal on all ranks; default: that of the function."""
     if not (hasattr(kernel, "configs") and hasattr(kernel, "_bench") and hasattr(kernel, "cache")):
         raise BadArgument(f"an object of type {type(kernel).__name__} is no autotuned kernel of Triton; pass what @triton.autotune returns")
     configs = {str(config): config for config in kernel.configs}

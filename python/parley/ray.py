@@ -55,8 +55,8 @@ def meeting(ranks: int, **options: Any) -> Any:
 
 
 class join(parley.join):  # noqa: N801: as parley.join
-    """Joins in an actor: as `parley.join`, for a `with` block or, with `leave`, for the life of the actor. `timeout`: seconds to wait for the other
-    actors; after them `ray.exceptions.GetTimeoutError` says that one has not come. Calls also go on between the calls of the actor's methods."""
+    """Joins in an actor: as `parley.join`, for a `with` block or, with `leave`, for the life of the actor. `timeout`: seconds to wait for
+    the other actors; then `ray.exceptions.GetTimeoutError` says that one has not come. Calls go on between the calls of the actor's methods."""
 
     def __init__(self, meeting: Any, rank: int, timeout: float = 60.0, strict: bool = False, kind: str = "") -> None:
         size: int = ray.get(meeting.size.remote(), timeout=timeout)

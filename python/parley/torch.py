@@ -3,9 +3,9 @@
 Sends and receives between each pair of ranks, and the all-reduces and broadcasts of each group, run the config that their ranks have agreed
 on. Calls start at once and in their order; `Work.wait` waits. A thread of this module moves them on while the program computes.
 
-torch needs two objects for a group. `Backend` does the work; the operators of torch, DistributedDataParallel, FSDP and DTensor reach it through
-torch's C++ classes. These give Python a `Work` that never says that it is complete, so `Group` takes the calls that come from Python straight
-to the `Backend`.
+torch needs two objects for a group. `Backend` does the work; the operators of torch, DistributedDataParallel, FSDP and DTensor reach it
+through torch's C++ classes. These give Python a `Work` that never says that it is complete, so `Group` takes the calls that come from
+Python straight to the `Backend`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _Op = dist.ReduceOp
 # The reductions of parley's all-reduce, and how torch combines two tensors: for the others, and for types that parley does not reduce.
 _native = {_Op.SUM: "sum", _Op.AVG: "sum", _Op.PREMUL_SUM: "sum", _Op.PRODUCT: "product", _Op.MIN: "min", _Op.MAX: "max"}
 _combine: dict[Any, Callable[..., torch.Tensor]] = {
-    _Op.SUM: torch.add, _Op.AVG: torch.add, _Op.PREMUL_SUM: torch.add, _Op.PRODUCT: torch.mul, _Op.MIN: torch.minimum, _Op.MAX: torch.maximum,
-    _Op.BAND: torch.bitwise_and, _Op.BOR: torch.bitwise_or, _Op.BXOR: torch.bitwise_xor}
+    _Op.SUM: torch.add, _Op.AVG: torch.add, _Op.PREMUL_SUM: torch.add, _Op.PRODUCT: torch.mul,
+    _Op.MIN: torch.minimum, _Op.MAX: torch.maximum, _Op.BAND: torch.bitwise_and, _Op.BOR: torch.bitwise_or, _Op.BXOR: torch.bitwise_xor}
 _reduced_by_parley = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32,
                       torch.int64, torch.uint16, torch.uint32, torch.uint64}
 
@@ -107,9 +107,9 @@ class Work(dist.Work):
         self._error: BaseException | None = None
         self._futures: list[Any] = []
 
-    def begin(self, work: parley.Work, results: list[torch.Tensor], then: list[Callable[[], object]]) -> None:
+    def begin(self, works: list[parley.Work], results: list[torch.Tensor], then: list[Callable[[], object]]) -> None:
         """Of a batch, whose sends and receives are collected before they start."""
-        self._works, self._results, self._then = [work], results, then
+        self._works, self._results, self._then = works, results, then
 
     def with_results(self, results: list[torch.Tensor], then: Iterable[Callable[[], object]] = ()) -> Work:
         """`then`: what else happens at the end."""
@@ -228,8 +228,8 @@ class _Arrival:
 
 
 class _AnySource:
-    """Receives of one tag from whichever rank sends first: one receive stands for each rank. Those that come later than the first wait for the
-    next receive, from any rank or from theirs."""
+    """Receives of one tag from whichever rank sends first: one receive stands for each rank. What comes later than the first waits for the
+    next receive, from any rank or from its rank."""
 
     def __init__(self, post: Callable[[int, torch.Tensor], parley.Work], places: list[int]) -> None:
         self._post, self._places = post, places
@@ -260,7 +260,7 @@ class _AnySource:
             if standing.error is not None or (standing.data.nbytes == tensor.nbytes and standing.data.dtype == tensor.dtype):
                 return
             standing.work.cancel()  # nothing has come that fits it, or else its call would have ended
-        data = torch.empty(tensor.shape, dtype=tensor.dtype)
+        data = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         self._standing[place] = _Arrival(self._post(place, data), data)
 
     def adopt(self, place: int, tensor: torch.Tensor) -> _Arrival | None:
@@ -315,9 +315,31 @@ class _Batch:
 
     def __init__(self, work: Work) -> None:
         self.work = work
+        self.works: list[parley.Work] = []
         self.operations: list[parley.P2POperation] = []
         self.then: list[Callable[[], object]] = []
         self.results: list[torch.Tensor] = []
+
+
+class _Operations:
+    """A group's operations for tensors of one kind of device."""
+
+    def __init__(self, rank: parley.Rank, members: list[int], name: str) -> None:
+        self._rank, self._members, self._name = rank, members, name
+        self.pairs = parley.P2P(rank, name, ranks=members, configs=configs)
+        self.inner = parley.P2P(rank, f"{name}.inner", ranks=members, configs=configs)
+        self.sums = self._collective("sums", members[0], "all_reduce", sum_configs)
+        self._news: dict[int, parley.Collective] = {}
+
+    def news_of(self, root: int) -> parley.Collective:
+        """The broadcasts of a rank."""
+        if root not in self._news:
+            self._news[root] = self._collective(f"news{root}", root, "broadcast", news_configs)
+        return self._news[root]
+
+    def _collective(self, suffix: str, leader: int, kind: str, of: list[str]) -> parley.Collective:
+        role = dict.fromkeys(self._members, "worker") | {leader: "leader"}
+        return parley.Collective(self._rank, f"{self._name}.{suffix}", role=lambda r: role.get(r, "idle"), kind=kind, configs=of)
 
 
 class Backend(_BackendBase):  # type: ignore[misc]
@@ -326,22 +348,19 @@ class Backend(_BackendBase):  # type: ignore[misc]
     supports_coalescing = True
 
     def __init__(self, progress: _Progress, members: list[int], name: str, timeout: float, own: _Job | None) -> None:
-        rank = progress.rank
-        super().__init__(members.index(rank.id), len(members))
-        self._progress, self._rank, self._members, self._name, self._timeout = progress, rank, members, name, timeout
-        self._own = own
-        self._me, self._size = members.index(rank.id), len(members)
-        self._pairs = parley.P2P(rank, name, ranks=members, configs=configs)
-        self._inner = parley.P2P(rank, f"{name}.inner", ranks=members, configs=configs)
-        self._sums = self._collective("sums", members[0], "all_reduce", sum_configs)
-        self._news: dict[int, parley.Collective] = {}
+        self._me, self._size = members.index(progress.rank.id), len(members)
+        super().__init__(self._me, self._size)
+        self._progress, self._members, self._timeout, self._own = progress, members, timeout, own
+        self._on_host = _Operations(progress.rank, members, name)
         self._any: dict[int, _AnySource] = {}  # by tag
         self._batch: _Batch | None = None
         self._barriers = itertools.count(1)
 
-    def _collective(self, suffix: str, leader: int, kind: str, of: list[str]) -> parley.Collective:
-        role = dict.fromkeys(self._members, "worker") | {leader: "leader"}
-        return parley.Collective(self._rank, f"{self._name}.{suffix}", role=lambda r: role.get(r, "idle"), kind=kind, configs=of)
+    def _of(self, tensor: torch.Tensor) -> _Operations:
+        """The operations for tensors where this one is."""
+        if tensor.device.type != "cpu":
+            raise ValueError(f"parley moves tensors on the host; this one is on {tensor.device}")
+        return self._on_host
 
     def getBackendName(self) -> str:  # noqa: N802: torch's name
         return "parley"
@@ -366,7 +385,7 @@ class Backend(_BackendBase):  # type: ignore[misc]
 
     def decision(self, peer: int, bytes_: int) -> parley.Decision:
         """What this rank and the one at place `peer` have agreed on for messages of that size."""
-        return self._pairs.decision(bytes_, self._members[peer])
+        return self._on_host.pairs.decision(bytes_, self._rank_at(peer))
 
     def _seconds(self, opts: Any) -> float:
         given = getattr(opts, "timeout", None)
@@ -377,28 +396,39 @@ class Backend(_BackendBase):  # type: ignore[misc]
 
     # ---- between two ranks
 
+    def _rank_at(self, place: int) -> int:
+        if not 0 <= place < self._size:
+            raise ValueError(f"a group of {self._size} ranks has no rank {place}")
+        return self._members[place]
+
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int) -> Work:
-        to = self._members[dst]
-        return self._post(tensors, [self._pairs.isend(_to_read(t), to=to, tag=tag, timeout=self._timeout) for t in tensors], [])
+        to = self._rank_at(dst)
+        return self._post(tensors, [parley.P2P.isend(_to_read(t), to=to, tag=tag, timeout=self._timeout) for t in tensors], [])
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> Work:
         then: list[Callable[[], object]] = []
+        source = self._rank_at(src)
         if tag in self._any:
             (tensor,) = tensors
             arrival = self._any[tag].adopt(src, tensor)
             if arrival is not None:
-                return Work(self._progress, [arrival.work], tensors, [lambda: tensor.detach().copy_(arrival.data.view(tensor.shape))])
-        source = self._members[src]
-        operations = [self._pairs.irecv(_to_write(t, then), source=source, tag=tag, timeout=self._timeout) for t in tensors]
+                then.append(lambda: tensor.detach().copy_(arrival.data.view(tensor.shape)))
+                return self._post(tensors, [], then, [arrival.work])
+        operations = [parley.P2P.irecv(_to_write(t, then), source=source, tag=tag, timeout=self._timeout) for t in tensors]
         return self._post(tensors, operations, then)
 
-    def _post(self, tensors: list[torch.Tensor], operations: list[parley.P2POperation], then: list[Callable[[], object]]) -> Work:
+    def _post(self, tensors: list[torch.Tensor], operations: list[parley.P2POperation], then: list[Callable[[], object]],
+              started: Iterable[parley.Work] = ()) -> Work:
         if self._batch is None:
-            return Work(self._progress, [self._pairs.start(operations)], tensors, then)
+            return Work(self._progress, [*started, *self._start(tensors, operations)], tensors, then)
+        self._batch.works += started
         self._batch.operations += operations
         self._batch.then += then
         self._batch.results += tensors
         return self._batch.work
+
+    def _start(self, tensors: list[torch.Tensor], operations: list[parley.P2POperation]) -> list[parley.Work]:
+        return [self._of(tensors[0]).pairs.start(operations)] if operations else []
 
     def start_coalescing(self) -> None:
         self._batch = _Batch(Work(self._progress, (), []))
@@ -407,15 +437,14 @@ class Backend(_BackendBase):  # type: ignore[misc]
         batch, self._batch = self._batch, None
         if batch is None:
             raise ValueError("no batch of sends and receives was begun")
-        if batch.operations:
-            batch.work.begin(self._pairs.start(batch.operations), batch.results, batch.then)
+        batch.work.begin([*batch.works, *self._start(batch.results, batch.operations)], batch.results, batch.then)
         return batch.work
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Work:
         (tensor,) = tensors
 
         def post(place: int, data: torch.Tensor) -> parley.Work:
-            return self._pairs.start([self._pairs.irecv(data, source=self._members[place], tag=tag, timeout=self._timeout)])
+            return self._of(data).pairs.start([parley.P2P.irecv(data, source=self._members[place], tag=tag, timeout=self._timeout)])
 
         source = self._any.setdefault(tag, _AnySource(post, [p for p in range(self._size) if p != self._me]))
         return _FromAny(self._progress, source, tensor)
@@ -424,10 +453,11 @@ class Backend(_BackendBase):  # type: ignore[misc]
                   seconds: float) -> list[parley.Work]:
         """By places. A rank's message to itself is a copy."""
         if self._me in to and self._me in source:
-            source[self._me].detach().copy_(to[self._me].detach().view(source[self._me].shape))
-        batch = [self._inner.isend(_to_read(t), to=self._members[p], timeout=seconds) for p, t in to.items() if p != self._me]
-        batch += [self._inner.irecv(_to_write(t, then), source=self._members[p], timeout=seconds) for p, t in source.items() if p != self._me]
-        return [self._inner.start(batch)] if batch else []
+            source[self._me].detach().copy_(to[self._me].detach().reshape(source[self._me].shape))
+        batch = [parley.P2P.isend(_to_read(t), to=self._members[p], timeout=seconds) for p, t in to.items() if p != self._me]
+        batch += [parley.P2P.irecv(_to_write(t, then), source=self._members[p], timeout=seconds)
+                  for p, t in source.items() if p != self._me]
+        return [self._of(next(iter([*to.values(), *source.values()]))).inner.start(batch)] if batch else []
 
     # ---- reductions
 
@@ -452,7 +482,7 @@ class Backend(_BackendBase):  # type: ignore[misc]
         if numbers.numel() == 0:
             return []
         if kind in _native and numbers.dtype in _reduced_by_parley:
-            return [self._sums.iall_reduce(numbers, by=_native[kind], timeout=seconds)]
+            return [self._of(numbers).sums.iall_reduce(numbers, by=_native[kind], timeout=seconds)]
         mine = memory.clone()
         parts = [mine if p == self._me else torch.empty_like(mine) for p in range(self._size)]
         then.insert(0, lambda: memory.copy_(functools.reduce(_combine[kind], parts)))
@@ -486,7 +516,7 @@ class Backend(_BackendBase):  # type: ignore[misc]
             if _kind(op) == _Op.PREMUL_SUM:
                 parts_of_mine = [p * _factor(op) for p in parts_of_mine]
             mine = parts_of_mine[self._me].detach()
-            parts = [mine if p == self._me else torch.empty(mine.shape, dtype=mine.dtype) for p in range(self._size)]
+            parts = [mine if p == self._me else torch.empty(mine.shape, dtype=mine.dtype, device=mine.device) for p in range(self._size)]
 
             def combined(output: torch.Tensor = output, parts: list[torch.Tensor] = parts) -> None:
                 memory = output.detach()
@@ -514,15 +544,15 @@ class Backend(_BackendBase):  # type: ignore[misc]
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         root = opts.rootRank if opts is not None else 0
-        if root not in self._news:
-            self._news[root] = self._collective(f"news{root}", self._members[root], "broadcast", news_configs)
+        leader = self._rank_at(root)
         then: list[Callable[[], object]] = []
         memories = [_to_write(t, then) for t in tensors]
-        return self._work([self._news[root].ibroadcast(m, timeout=self._seconds(opts)) for m in memories if m.numel()], tensors, then)
+        works = [self._of(m).news_of(leader).ibroadcast(m, timeout=self._seconds(opts)) for m in memories if m.numel()]
+        return self._work(works, tensors, then)
 
     def barrier(self, opts: Any = None) -> Work:
         token = torch.zeros(1, dtype=torch.uint8)
-        return self._work([self._sums.iall_reduce(token, timeout=self._seconds(opts))], [])
+        return self._work([self._of(token).sums.iall_reduce(token, timeout=self._seconds(opts))], [])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier that says which ranks did not come. The errors have the words that gloo's have, because programs look for them."""
@@ -535,14 +565,14 @@ class Backend(_BackendBase):  # type: ignore[misc]
             return
         root = self._members[0]
         try:
-            self._inner.start([self._inner.isend(b"here", to=root, tag=tag, timeout=seconds)]).wait()
-            self._inner.start([self._inner.irecv(bytearray(4), source=root, tag=tag, timeout=seconds)]).wait()
+            self._on_host.inner.start([parley.P2P.isend(b"here", to=root, tag=tag, timeout=seconds)]).wait()
+            self._on_host.inner.start([parley.P2P.irecv(bytearray(4), source=root, tag=tag, timeout=seconds)]).wait()
         except parley.Failure as why:
-            raise RuntimeError(f"Rank {self._me} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
-                               f"rank 0. Please check rank 0 logs for faulty rank.") from why
+            raise RuntimeError(f"Rank {self._me} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+                               f"from rank 0. Please check rank 0 logs for faulty rank.") from why
 
     def _await_all(self, tag: int, seconds: float, wait_all_ranks: bool) -> None:
-        tokens = {p: self._inner.start([self._inner.irecv(bytearray(4), source=self._members[p], tag=tag, timeout=seconds)])
+        tokens = {p: self._on_host.inner.start([parley.P2P.irecv(bytearray(4), source=self._members[p], tag=tag, timeout=seconds)])
                   for p in range(1, self._size)}
         missing: dict[int, parley.Failure] = {}
         for place, token in tokens.items():
@@ -555,7 +585,7 @@ class Backend(_BackendBase):  # type: ignore[misc]
         if missing:
             who = f"Rank {next(iter(missing))}" if len(missing) == 1 else f"Ranks {', '.join(map(str, missing))}"
             raise RuntimeError(f"{who} failed to pass monitoredBarrier in {round(1000 * seconds)} ms") from next(iter(missing.values()))
-        self._inner.start([self._inner.isend(b"here", to=self._members[p], tag=tag, timeout=seconds) for p in tokens]).wait()
+        self._on_host.inner.start([parley.P2P.isend(b"here", to=self._members[p], tag=tag, timeout=seconds) for p in tokens]).wait()
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         works: list[parley.Work] = []
@@ -592,7 +622,8 @@ class Backend(_BackendBase):  # type: ignore[misc]
         then: list[Callable[[], object]] = []
         return self._work(self._exchange(dict(enumerate(inputs)), dict(enumerate(outputs)), then, self._seconds(opts)), outputs, then)
 
-    def all_to_all_single(self, output: torch.Tensor, mine: torch.Tensor, out_sizes: list[int], in_sizes: list[int], opts: Any = None) -> Work:
+    def all_to_all_single(self, output: torch.Tensor, mine: torch.Tensor, out_sizes: list[int], in_sizes: list[int],
+                          opts: Any = None) -> Work:
         """The sizes are of the first dimension; empty: equal parts."""
         then: list[Callable[[], object]] = []
         memory, data = _to_write(output, then), _to_read(mine)
@@ -628,7 +659,7 @@ class Group(dist.ProcessGroup):
 
 
 def _straight(name: str) -> Callable[..., Any]:
-    """The method of a `Group` that calls the `Backend`. torch's class brings other forms of the arguments into the one that a backend has."""
+    """The method of a `Group` that calls the `Backend`. torch's class brings other forms of arguments into the one that a backend has."""
     of_torch = getattr(dist.ProcessGroup, name)
 
     @functools.wraps(getattr(Backend, name))

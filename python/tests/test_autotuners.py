@@ -64,7 +64,8 @@ def main(rank):
     failing.run(None, 1)
     print(rank.id, "without the failing one", failing.best_config.kwargs["TILE"])
     # All fail on one rank: all ranks are told.
-    broken = parley.autotuners.triton(tuner, kernel_of(rank, dict.fromkeys((16, 32, 64), ValueError("broken") if rank.id == 2 else 1.0)), "broken")
+    broken = kernel_of(rank, dict.fromkeys((16, 32, 64), ValueError("broken") if rank.id == 2 else 1.0))
+    parley.autotuners.triton(tuner, broken, "broken")
     try:
         broken.run(None, 1)
     except parley.Failure as why:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -185,8 +186,10 @@ else:
     x = torch.empty(5)
     assert dist.recv(x) == 1 and (x == 10).all()
     seen = {1: [10.0], 2: []}
-    # The receive that stands for rank 2 serves this one.
-    assert dist.recv(x, 2) == 2 and (x == 20).all()
+    # The receive that stands for rank 2 serves this one, also in a batch.
+    (work,) = dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, 2)])
+    work.wait()
+    assert (x == 20).all()
     seen[2].append(20.0)
     late = dist.irecv(torch.empty(5), tag=9)
     try:
@@ -431,7 +434,7 @@ def test_pipeline_schedules_of_torch_give_the_bits_of_one_process(tmp_path: Path
 for kind, chunks in ((ScheduleGPipe, 1), (Schedule1F1B, 1), (ScheduleInterleaved1F1B, 2)):
     blocks = transformer()
     count = n * chunks
-    of_stage = {me + n * c: torch.nn.Sequential(*blocks[(me + n * c) * LAYERS // count:(me + n * c + 1) * LAYERS // count]) for c in range(chunks)}
+    of_stage = {at: torch.nn.Sequential(*blocks[at * LAYERS // count:(at + 1) * LAYERS // count]) for at in range(me, count, n)}
     stages = [PipelineStage(module, at, count, torch.device("cpu")) for at, module in of_stage.items()]
     schedule = kind(stages[0] if chunks == 1 else stages, n_microbatches=MICROBATCHES, loss_fn=loss_of)
     for step in range(3):
@@ -464,3 +467,65 @@ except parley.Failure as why:
     raise
 """)
     assert made.returncode != 0 and "told peer_failed 1" in made.stderr, made.stdout + made.stderr
+
+
+def test_torch_finds_the_backend_by_its_name(tmp_path: Path) -> None:
+    # As an installed wheel has it.
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    (name, function), = project["project"]["entry-points"]["torch.distributed.backends"].items()
+    info = tmp_path / "of_parley-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: of_parley\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[torch.distributed.backends]\n{name} = {function}\n")
+    made = launched(tmp_path, """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("parley")
+x = torch.ones(2)
+dist.all_reduce(x)
+assert (x == 2).all()
+print("well")
+dist.destroy_process_group()
+""")
+    assert made.returncode == 0 and made.stdout.count("well") == 2, made.stdout + made.stderr
+
+
+def test_what_cannot_work_is_an_error_that_says_why(tmp_path: Path) -> None:
+    made = launched(tmp_path, BEGIN + """
+def fails(kind, text, f):
+    try:
+        f()
+        raise SystemExit(f"no error: {text}")
+    except kind as why:
+        assert text in str(why), why
+
+group = dist.group.WORLD
+backend = group._get_backend(torch.device("cpu"))
+fails(ValueError, "cannot be shared by 2 ranks", lambda: dist.reduce_scatter_tensor(torch.empty(1), torch.empty(3)))
+fails(ValueError, "has no rank 7", lambda: dist.send(torch.ones(1), 7))
+fails(ValueError, "has no rank -1", lambda: backend.recv([torch.ones(1)], -1, 0))
+fails(ValueError, "has no rank 2", lambda: dist.broadcast(torch.ones(1), 2))
+fails(ValueError, "moves tensors on the host; this one is on meta", lambda: group.allreduce([torch.ones(2, device="meta")]))
+fails(ValueError, "no batch", lambda: backend.end_coalescing())
+fails(ValueError, "only a receive from any rank", lambda: dist.all_reduce(torch.ones(1), async_op=True).source_rank())
+# Ranks that differ in sizes are told, on both sides; the group works on.
+work = dist.all_reduce(torch.ones(3 + me), async_op=True)
+fails(parley.Failure, "torch.", work.wait)
+x = torch.ones(2)
+dist.all_reduce(x)
+assert (x == 2).all()
+# The tensor of a send may go away at once.
+for i in range(20):
+    if me == 0:
+        dist.isend(torch.full((1 << 16,), float(i)), 1)
+    else:
+        y = torch.empty(1 << 16)
+        dist.recv(y, 0)
+        assert (y == i).all()
+dist.barrier()
+dist.destroy_process_group()
+fails(parley.Failure, "has left", lambda: group.allreduce([torch.ones(1)]))
+print("well", me)
+""")
+    assert made.returncode == 0 and made.stdout.count("well") == 2, made.stdout + made.stderr
