@@ -347,6 +347,7 @@ running::~running() {
 void finish(abandoned_call& c, const home& where) noexcept {
   if (c.done() || where.is_dead) return;
   c.cancel();
+  const without_gil free(&where);  // functions of the program that it runs on other threads need the GIL to end
   try {
     runtime::run_until(where.loop, [&] { return c.done(); });
   } catch (...) {  // NOLINT(bugprone-empty-catch): nothing can end it any more, so nothing uses its buffers either

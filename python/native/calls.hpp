@@ -61,7 +61,7 @@ using keep = std::shared_ptr<const void>;
 /// A function or object of the program that an op keeps. Empty once its rank has left, so that an object that refers to its rank can end.
 /// Read it with the GIL. Copies may end without the GIL.
 using kept_object = std::shared_ptr<nb::object>;
-kept_object kept(nb::object o);
+kept_object kept(nb::object o = {});
 
 /// What a function of an own config awaits while parley runs it (`drive` in ranks.hpp): a part of a payload.
 class awaited {
@@ -137,6 +137,8 @@ struct home {
   std::vector<std::unique_ptr<abandoned_call>> abandoned{};
   /// Of a virtual rank: all calls that exist, because its executor does not outlive them.
   std::set<call*> calls{};
+  /// Of a virtual rank: ends what must not outlive the rank, such as registered memory. They need no GIL.
+  std::vector<std::function<void()>> at_end{};
   bool is_virtual = false;
   /// What the ops of this rank keep of the program.
   std::vector<std::weak_ptr<nb::object>> kept_objects{};
@@ -205,7 +207,7 @@ struct home {
   std::int64_t idle_since_ = 0, suspended_at_ = 0;
 };
 
-/// Cancels a call, and turns the loop until it has ended: a transport may use its buffers until then.
+/// Cancels a call, and turns the loop until it has ended: a transport may use its buffers until then. With the GIL.
 void finish(abandoned_call& c, const home& where) noexcept;
 
 /// A call that runs. Its `Work` has it, and after that the abandoned calls.
@@ -338,10 +340,10 @@ class call_of final : public call {
       } else {
         return convert_(runs_->frame.promise().take());
       }
-    } catch (const runtime::failure&) {
+    } catch (const runtime::failure& f) {
       if (PyErr_CheckSignals() != 0)
         throw nb::python_error();  // Ctrl-C in a function of the program that the call has run
-      if constexpr (requires { convert_.failed(); }) convert_.failed();
+      if constexpr (requires { convert_.failed(f.reason()); }) convert_.failed(f.reason());
       throw;
     }
   }
@@ -379,5 +381,12 @@ void add_ops(nb::module_& m);
 void add_own_configs(nb::module_& m);
 void add_registrations(nb::module_& m);
 void add_kernels(nb::module_& m);
+void add_halo(nb::module_& m);
+void add_groups(nb::module_& m);
+void add_dataflow(nb::module_& m);
+void add_pipelines(nb::module_& m);
+void add_contextual(nb::module_& m);
+void add_attention(nb::module_& m);
+void add_gemm(nb::module_& m);
 
 }  // namespace parley::python

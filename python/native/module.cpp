@@ -14,4 +14,11 @@ NB_MODULE(_native, m) {
   python::add_ops(m);
   python::add_registrations(m);
   python::add_kernels(m);
+  python::add_halo(m);
+  python::add_groups(m);
+  python::add_dataflow(m);
+  python::add_pipelines(m);
+  python::add_contextual(m);
+  python::add_attention(m);
+  python::add_gemm(m);
 }

@@ -41,9 +41,10 @@ struct virtual_home final : rank_home {
     for (;;) {
       std::exchange(abandoned, {}).clear();
       const auto left = std::find_if(calls.begin(), calls.end(), [](const call* c) { return c->is_kept(); });
-      if (left == calls.end() && abandoned.empty()) return;
+      if (left == calls.end() && abandoned.empty()) break;
       if (left != calls.end()) (*left)->forget();
     }
+    for (const auto& end : std::exchange(at_end, {})) end();
   }
   bool arm() override {
     runtime::raise({errc::bad_argument, "a virtual rank has no loop of its own; await its calls"});
@@ -223,8 +224,10 @@ task<> run_virtual_rank(ops::rank& self) {
     const nb::gil_scoped_acquire held;
     s->coroutine.reset();
     s->waits_for.reset();
+    s->result.reset();
   }
   co_await end_all(where);
+  for (const auto& end : std::exchange(where->at_end, {})) end();
   where->has_left = true;
   if (!thrown) co_return;
   if (s->thrown && !first_thrown) first_thrown = s->thrown;
@@ -268,9 +271,9 @@ int simulate(nb::object main, std::uint32_t ranks, std::uint64_t seed, const std
 
 script::~script() {
   const nb::gil_scoped_acquire held;
-  result.reset();
   waits_for.reset();
   coroutine.reset();
+  result.reset();
   thrown = nullptr;
 }
 
@@ -389,7 +392,8 @@ void add_ranks(nb::module_& m) {
             s->coroutine = std::move(coroutine);
             return begin(r, drive(s), script_result{s});
           },
-          nb::arg("coroutine"), "Runs a coroutine that awaits calls of this rank only, without asyncio.")
+          nb::arg("coroutine"),
+          "Runs a coroutine that awaits calls of this rank only, without asyncio. The result is what it returns.")
       .def(
           "write_results",
           [](rank_home& r) {

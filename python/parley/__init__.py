@@ -37,19 +37,35 @@ from ._native import (  # noqa: E402
     P2P,
     Collective,
     Constraints,
+    Contextual,
     CoordinatedOp,
     Decision,
+    Estimate,
     Evidence,
     ExpectedTime,
+    FlowStep,
+    Gemm,
+    Halo,
+    HaloPlan,
+    Hierarchy,
     Kernel,
     Loop,
+    MeshField,
     P2POperation,
+    Pipeline,
+    PipelineReport,
     Rank,
+    RankEstimate,
     RankPart,
     RankTime,
+    RingAttention,
     RoleOp,
+    Schedule,
+    TrainingPipeline,
     Transfer,
     Tunables,
+    TunedStage,
+    TunedStages,
     Work,
     tunables,
 )
@@ -59,6 +75,8 @@ if TYPE_CHECKING:
     from . import configs as configs
     from . import registration as registration
     from .agree import Agreement
+    from .contextual import contextual_autotune
+    from .dataflow import Dataflow
     from .registration import (
         PairedOpConfig,
         RegisteredPair,
@@ -70,11 +88,13 @@ if TYPE_CHECKING:
     )
 
 __version__: str = _native.version
-__all__ = ["Agreement", "BadArgument", "Collective", "Constraints", "CoordinatedOp", "Decision", "Evidence", "ExpectedTime", "Failure", "Kernel",
-           "Loop", "P2P", "P2POperation", "PairedOpConfig", "PeerFailed", "Rank", "RankPart", "RankTime", "RegisteredPair", "RoleFunction",
-           "RoleOp", "Timeout", "Transfer", "Tunables", "Work", "configs", "current", "join", "register_asymmetric_autotuning",
-           "register_coordinated_autotuning", "register_heterogeneous_autotuning", "register_paired_op_autotuning", "registration", "run",
-           "simulate", "tunable", "tunables"]
+__all__ = ["Agreement", "BadArgument", "Collective", "Constraints", "Contextual", "CoordinatedOp", "Dataflow", "Decision", "Estimate",
+           "Evidence", "ExpectedTime", "Failure", "FlowStep", "Gemm", "Halo", "HaloPlan", "Hierarchy", "Kernel", "Loop", "MeshField",
+           "P2P", "P2POperation", "PairedOpConfig", "PeerFailed", "Pipeline", "PipelineReport", "Rank", "RankEstimate", "RankPart",
+           "RankTime", "RegisteredPair", "RingAttention", "RoleFunction", "RoleOp", "Schedule", "Timeout", "TrainingPipeline", "Transfer",
+           "Tunables", "TunedStage", "TunedStages", "Work", "configs", "contextual_autotune", "current", "join",
+           "register_asymmetric_autotuning", "register_coordinated_autotuning", "register_heterogeneous_autotuning",
+           "register_paired_op_autotuning", "registration", "run", "simulate", "tunable", "tunables"]
 
 Main = Callable[[Rank], Coroutine[Any, Any, None] | None]
 AllGather = Callable[[bytes], Sequence[bytes]]
@@ -82,7 +102,7 @@ _current: Rank | None = None
 _was_launched = False
 
 
-_modules = {"Agreement": "agree", "configs": "configs", **dict.fromkeys([
+_modules = {"Agreement": "agree", "Dataflow": "dataflow", "configs": "configs", "contextual_autotune": "contextual", **dict.fromkeys([
     "PairedOpConfig", "RegisteredPair", "RoleFunction", "register_asymmetric_autotuning", "register_coordinated_autotuning",
     "register_heterogeneous_autotuning", "register_paired_op_autotuning", "registration"], "registration")}
 
