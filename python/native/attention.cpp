@@ -78,7 +78,7 @@ void add_attention(nb::module_& m) {
              const config_list& configs,
              seconds timeout) { new (r) ring_attention(make_attention(rank, name, ranks, configs, timeout)); },
           nb::arg("rank"), nb::arg("name"), nb::arg("ranks") = std::vector<rank_id>(),
-          nb::arg("configs") = std::vector<std::string>(), nb::arg("timeout") = none,
+          nb::arg("configs") = config_list(), nb::arg("timeout") = none,
           "`ranks` in the order of the sequence; empty: all. `configs`: empty: direct and chunked.")
       .def("iforward", &iforward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("causal") = false,
            nb::arg("scale") = 0.0)

@@ -123,7 +123,7 @@ ops::collective_kind kind_of(const std::string& text) {
 
 void add_groups(nb::module_& m) {
   const auto none = nb::none();
-  const std::vector<std::string> usual;
+  const config_list usual;
   nb::class_<hierarchy>(m, "Hierarchy",
                         "Collectives of all ranks in two levels, inside groups and between their leaders "
                         "(parley/hierarchy.hpp). Each group, and the group of leaders, finds its own fastest config. "

@@ -161,7 +161,7 @@ void add_halo(nb::module_& m) {
           nb::arg("rank"), nb::arg("name"), nb::arg("ranks") = std::vector<rank_id>(),
           nb::arg("periodic") = std::vector<bool>(), nb::arg("width") = std::vector<std::uint64_t>(),
           nb::arg("reach") = "faces", nb::arg("neighbours") = std::vector<rank_id>(),
-          nb::arg("configs") = std::vector<std::string>(), nb::arg("timeout") = none,
+          nb::arg("configs") = config_list(), nb::arg("timeout") = none,
           "`ranks`: the number of ranks along each of 1 to 3 dimensions, the last of which is numbered first; empty: a "
           "mesh, whose `neighbours` this rank names. `periodic` (none is) and `width` of the rim in cells (1): for "
           "each "

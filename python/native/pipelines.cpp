@@ -343,7 +343,8 @@ void add_forward(nb::module_& m) {
           nb::arg("rank"), nb::arg("name"), nb::arg("stages") = std::vector<rank_id>(), nb::arg("dtype") = "float32",
           nb::arg("configs") = direct, nb::arg("timeout") = none,
           nb::sig("def __init__(self, rank: Rank, name: str, stages: collections.abc.Sequence[int] = (), "
-                  "dtype: object = 'float32', configs: collections.abc.Sequence[str] = ('direct',), "
+                  "dtype: object = 'float32', configs: collections.abc.Sequence[parley.configs.Transferring] = "
+                  "('direct',), "
                   "timeout: float | None = None) -> None"),
           "`stages`: the rank of each stage, in order; empty: all ranks. `dtype` of activations, as numpy names it.")
       .def("irun", &irun, nb::arg("shapes"), nb::arg("stage"),
@@ -412,12 +413,12 @@ void add_training(nb::module_& m) {
             new (p) training_pipeline(make_training(rank, name, s, shape, dtype, ranks, configs, timeout));
           },
           nb::arg("rank"), nb::arg("name"), nb::arg("schedule"), nb::arg("shape"), nb::arg("dtype") = "float32",
-          nb::arg("ranks") = std::vector<rank_id>(), nb::arg("configs") = std::vector<std::string>(),
-          nb::arg("timeout") = none,
+          nb::arg("ranks") = std::vector<rank_id>(), nb::arg("configs") = config_list(), nb::arg("timeout") = none,
           nb::sig("def __init__(self, rank: Rank, name: str, schedule: Schedule, "
                   "shape: int | collections.abc.Sequence[int] | collections.abc.Callable[[int], "
                   "int | collections.abc.Sequence[int]], dtype: object = 'float32', "
-                  "ranks: collections.abc.Sequence[int] = (), configs: collections.abc.Sequence[str] = (), "
+                  "ranks: collections.abc.Sequence[int] = (), configs: "
+                  "collections.abc.Sequence[parley.configs.Transferring] = (), "
                   "timeout: float | None = None) -> None"),
           "`shape` of what a stage passes on for one microbatch; a function of the stage if it differs. `ranks`: the "
           "rank of each part of the schedule; empty: rank i has part i. `configs`: empty: direct and chunked.")

@@ -54,7 +54,8 @@ def main(rank):
     ring = parley.RingAttention(rank, "attention", timeout=5)
     q = np.zeros((2, 4, 8), np.float32)
     for words, says in [((q, q, q, q[:, :2]), "contiguous"), ((q, q, q.astype(float), q), "differ"),
-                        ((q[0], q[0], q[0], q[0].copy()), "(heads"), ((q.astype(int),) * 4, "float32"), ((bytearray(4),) * 4, "pass an array")]:
+                        ((q[0], q[0], q[0], q[0].copy()), "(heads"), ((q.astype(int),) * 4, "float32"),
+                        ((bytearray(4),) * 4, "pass an array")]:
         try:
             ring.forward(*words)
             raise AssertionError(says)

@@ -152,7 +152,8 @@ def test_what_is_no_step_is_refused() -> None:
     with parley.join() as rank:
         flow = parley.Dataflow(rank)
         for f, named, says in [(3, {}, "cannot be called"), (print, {"reads": [[1]]}, "is no memory"),
-                               (print, {"writes": [b"x"]}, "read-only"), (print, {"updates": [np.zeros((4, 4))[:, 0]]}, "do not follow each other")]:
+                               (print, {"writes": [b"x"]}, "read-only"),
+                               (print, {"updates": [np.zeros((4, 4))[:, 0]]}, "do not follow each other")]:
             with pytest.raises(parley.BadArgument, match=says):
                 flow.compute(f, **named)  # type: ignore[arg-type]
         ring = parley.P2P(rank, "ring")
