@@ -212,7 +212,7 @@ def test_a_config_may_call_other_operations_and_sleep() -> None:
             await rank.sleep(0.001)
             await parts.receive(0, data)
 
-        t = parley.Transfer(rank, "asks", role=lambda r: "sender" if r == 0 else "receiver", configs=[configs.paired("asks", send, receive)])
+        t = parley.Transfer(rank, "asks", edges=[(0, 1)], configs=[configs.paired("asks", send, receive)])
         await move(rank, t, 777)
         assert said == ([777] if rank.id == 1 else [])
 
@@ -922,8 +922,9 @@ async def sum_up(rank: parley.Rank, c: parley.Collective, n: int = 1000) -> None
 
 def test_own_group_configs_are_candidates_and_those_that_fail_are_left_out_by_name() -> None:
     kept.clear()
-    bad: dict[type[Star], str] = {Raises: "`work` of config Raises: KeyError: 'lost'", Short: "config Short", Unordered: "in the order of the places",
-                                  OddPieces: "whole elements", Elsewhere: "is not of the call", ToItself: "is no other place",
+    bad: dict[type[Star], str] = {Raises: "`work` of config Raises: KeyError: 'lost'", Short: "config Short",
+                                  Unordered: "in the order of the places", OddPieces: "whole elements", Elsewhere: "is not of the call",
+                                  ToItself: "is no other place",
                                   Keeps: "keeps a view", Hangs: "config Hangs"}
     seen: dict[int, parley.Decision] = {}
     warned: list[str] = []
