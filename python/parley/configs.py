@@ -124,7 +124,7 @@ class GroupConfig(_Described):
                 …
 
     `call.send` and `call.receive` start parts, and `await call.until(part)` or `await call.drain()` waits for them. Parts lie in
-    `call.data` or in memory of `call.scratch(bytes)`. Reductions combine in the order of the places, own data included; a rehearsal checks it.
+    `call.data` or in memory of `call.scratch(bytes)`. Reductions combine in the order of the places, own data included: a rehearsal looks.
 
     `kinds`: all_reduce, broadcast, gather; empty: all three. `returns_later`: False if some rank gets a result before the leader has
     combined all data; then there can be no `between`.
