@@ -76,7 +76,8 @@ async def main(rank: parley.Rank) -> None:
     if inside.leads:
         print(f"group of rank {rank.id}: {inside.decision(data.nbytes).config or 'not decided'}", flush=True)
     if rank.id == 0:
-        print(f"leaders: {leaders.decision(data.nbytes).config or 'not decided'}; each element is {world * (world + 1) // 2} times the pattern")
+        among = leaders.decision(data.nbytes).config or "not decided"
+        print(f"leaders: {among}; each element is {world * (world + 1) // 2} times the pattern")
 
 
 if __name__ == "__main__":

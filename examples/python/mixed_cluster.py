@@ -3,16 +3,17 @@
     python -m parley run -n 4 examples/python/mixed_cluster.py
     python examples/python/mixed_cluster.py --sim 4
 
-Ranks 0 and 1 play an H100, and have the configs `nccl`, `cuda_graph` and `h100_optimized`; ranks 2 and 3 play an A100, and lack the last one. The
-kernels only sleep for their modelled times, so no GPU is needed. All ranks get one list, and a capability check says what each can run.
+Ranks 0 and 1 play an H100, and have the configs `nccl`, `cuda_graph` and `h100_optimized`; ranks 2 and 3 play an A100, and lack the last
+one. The kernels only sleep for their modelled times, so no GPU is needed. All ranks get one list, and a capability check says what each
+can run.
 
 What had to change from the way the design writes it, and why:
 
-- The masks alone do not say which configs work together. A config here names its wire class, the way in which it cuts its messages. In one
-  wire class each rank may run its own: ranks 0 and 1 `h100_optimized`, ranks 2 and 3 the fastest of theirs. A config of another wire class that
-  some rank lacks is left out on all ranks.
-- Times of single configs do not say how fast a mixture is. Here the mixture itself is measured, as it will run, and its slowest rank counts:
-  `h100_optimized` wins only if it makes the whole call faster.
+- The masks alone do not say which configs work together. A config here names its wire class, the way in which it cuts its messages. In
+  one wire class each rank may run its own: ranks 0 and 1 `h100_optimized`, ranks 2 and 3 the fastest of theirs. A config of another wire
+  class that some rank lacks is left out on all ranks.
+- Times of single configs do not say how fast a mixture is. Here the mixture itself is measured, as it will run, and its slowest rank
+  counts: `h100_optimized` wins only if it makes the whole call faster.
 - Capabilities come from a function of the rank, as in the design. On real GPUs, a config names what it needs in `requirements`, such as
   `sm_90`, and no function is needed.
 """

@@ -3,16 +3,16 @@
     python -m parley run -n 2 examples/python/paired_transfer.py
     python examples/python/paired_transfer.py --sim 2
 
-It shows a pair of operations, `send` and `receive`, each with its own functions. The two ranks find out together which pair is the fastest, on
-the program's own messages.
+It shows a pair of operations, `send` and `receive`, each with its own functions. The two ranks find out together which pair is the
+fastest, on the program's own messages.
 
 What had to change from the way the design writes it, and why:
 
 - The design has one list of configs for the sender and one for the receiver, and runs the entries at one place of both lists together. Here
   the halves meet by their `config_id`: lists of different lengths or orders would run halves that do not fit.
 - A config that one role lacks had the time 0.0 there, and won. Here it is left out, and `pair.left_out` names it.
-- The sender cut a tensor by its rows and the receiver by its elements: a tensor of (1024, 1025) floats was one chunk here and two there. Here
-  both functions cut by `chunk_bytes` of the agreed config and by the number of bytes, which both ranks know.
+- The sender cut a tensor by its rows and the receiver by its elements: a tensor of (1024, 1025) floats was one chunk here and two there.
+  Here both functions cut by `chunk_bytes` of the agreed config and by the number of bytes, which both ranks know.
 - Trials need no barrier of all ranks: they are messages of the program, and only the two ranks of the pair exchange anything about them. A
   third rank has the role `idle`.
 - The functions are coroutines, because the sends of a config and all else on its rank share one thread.

@@ -3,17 +3,17 @@
     python -m parley run -n 3 examples/python/roles.py
     python examples/python/roles.py --sim 3
 
-Rank 0 prepares batches, rank 1 scales them, rank 2 adds them up. Each stage receives, computes and sends. Each rank tries the functions of its
-own role on the batches of the program, and then runs the fastest.
+Rank 0 prepares batches, rank 1 scales them, rank 2 adds them up. Each stage receives, computes and sends. Each rank tries the functions
+of its own role on the batches of the program, and then runs the fastest.
 
 What had to change from the way the design writes it, and why:
 
 - The design lists configs per role, without ids, so the places in the lists look as if they belonged together. They do not: the roles have
   different numbers of functions. Each role's list is its own choice, and the operation that is registered for a role is its default.
-- A function that receives, computes and sends would be timed with its waits, and a stage that waits for a slow one before it would look slow
-  itself. Here waits in calls of other operations are not charged to a function: only its own work counts.
-- No rank waits for another to tune, because nothing has to be agreed. `register_coordinated_autotuning` takes the same lists where the roles
-  have to choose together, such as the two sides of an exchange in several formats.
+- A function that receives, computes and sends would be timed with its waits, and a stage that waits for a slow one before it would look
+  slow itself. Here waits in calls of other operations are not charged to a function: only its own work counts.
+- No rank waits for another to tune, because nothing has to be agreed. `register_coordinated_autotuning` takes the same lists where the
+  roles have to choose together, such as the two sides of an exchange in several formats.
 - The operation of a role is a function of one buffer; whatever else it needs, such as the transfers, it takes from around it.
 """
 
@@ -76,7 +76,8 @@ async def main(rank: parley.Rank) -> None:
     stage = parley.register_asymmetric_autotuning(
         rank, "stage",
         {"prepare": prepare, "scale": scale_by(by_row), "add": add_by(summed_by_row)},
-        {"scale": {"by_element": scale_by(by_element), "at_once": scale_by(at_once)}, "add": {"at_once": add_by(lambda batch: float(batch.sum()))}},
+        {"scale": {"by_element": scale_by(by_element), "at_once": scale_by(at_once)},
+         "add": {"at_once": add_by(lambda batch: float(batch.sum()))}},
         lambda r: ["prepare", "scale", "add"][r] if r < 3 else "idle")
     if stage.idle:
         return

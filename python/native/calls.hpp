@@ -61,7 +61,7 @@ using keep = std::shared_ptr<const void>;
 /// A function or object of the program that an op keeps. Empty once its rank has left, so that an object that refers to its rank can end.
 /// Read it with the GIL. Copies may end without the GIL.
 using kept_object = std::shared_ptr<nb::object>;
-kept_object kept(nb::object o);
+kept_object kept(nb::object o = {});
 
 /// What a function of an own config awaits while parley runs it (`drive` in ranks.hpp): a part of a payload.
 class awaited {

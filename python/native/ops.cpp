@@ -170,7 +170,7 @@ struct collective {
 struct nothing_of {
   std::shared_ptr<script> of;
   nb::object operator()() const { return nb::none(); }
-  void failed(const runtime::error& why) const { script_result{of}.failed(why); }
+  void failed(const runtime::error& e) const { script_result{of}.failed(e); }
 };
 
 collective make_collective(const rank_ptr& where, const std::string& name, const role_function& role,
@@ -204,7 +204,7 @@ std::unique_ptr<call> iall_reduce(collective& c, nb::object data, const std::str
   const kept_object function = kept(between ? nb::object(*between) : nb::none()), passed = kept(data);
   return with_numbers(b.of, by, [&]<class T, class Combine>() {
     if (!between) return begin(c.where, c.op.all_reduce<Combine>(elements_of<T>(b), o), {b.owner});
-    const auto does = [function, passed, s](std::span<T>) { return run_function(function, passed, s); };
+    const auto does = [function, passed, s](std::span<T>) { return run_with(function, passed, s); };
     return begin(c.where, c.op.all_reduce<Combine>(elements_of<T>(b), does, o), nothing_of{s}, {b.owner});
   });
 }

@@ -632,7 +632,7 @@ namespace {
 
 }  // namespace
 
-task<> run_function(kept_object function, kept_object argument, std::shared_ptr<script> s) {
+task<> run_with(kept_object function, kept_object argument, std::shared_ptr<script> s) {
   {
     const with_gil held;
     try {

@@ -25,7 +25,7 @@ nb::object coroutine_of(const nb::object& returned);
 ops::capability_function capabilities_of(home& where, const std::optional<nb::callable>& can_run);
 
 /// Calls `function(argument)`, a plain function or a coroutine function, and waits for its end. `s` gets what it returned or threw.
-runtime::task<> run_function(kept_object function, kept_object argument, std::shared_ptr<script> s);
+runtime::task<> run_with(kept_object function, kept_object argument, std::shared_ptr<script> s);
 
 /// `e` in words: what was thrown, and where. An error of parley keeps its code.
 runtime::error located_error_of(nb::python_error& e);

@@ -315,7 +315,7 @@ void add_schedules(nb::module_& m) {
 
 void add_forward(nb::module_& m) {
   const auto none = nb::none();
-  const config_list direct{nb::str("direct")};
+  const std::vector<std::string> direct{"direct"};
   nb::class_<tuned_stage>(m, "TunedStage", nb::type_slots(collected<tuned_stage>::slots),
                           "A stage of a `Pipeline` that can be computed in several ways. The rank finds its fastest "
                           "way on the program's own microbatches (parley/tuned_stage.hpp), by the time of the "

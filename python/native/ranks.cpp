@@ -271,9 +271,9 @@ int simulate(nb::object main, std::uint32_t ranks, std::uint64_t seed, const std
 
 script::~script() {
   const nb::gil_scoped_acquire held;
-  result.reset();
   waits_for.reset();
   coroutine.reset();
+  result.reset();
   thrown = nullptr;
 }
 

@@ -18,8 +18,8 @@ struct rank_home : home {
 };
 using rank_ptr = std::shared_ptr<rank_home>;
 
-/// Runs a Python coroutine as a coroutine of C++: whatever it awaits is `awaited`. The first exception of Python is in `thrown`, and what
-/// the coroutine returns is in `result`.
+/// Runs a Python coroutine as a coroutine of C++: whatever it awaits is a call, or `awaited`. The first exception of Python is in
+/// `thrown`, and what the coroutine returns is in `result`.
 struct script {
   nb::object coroutine;
   nb::object waits_for;
@@ -32,7 +32,7 @@ runtime::task<> drive(std::shared_ptr<script> s);
 /// What the coroutine has returned, or its exception instead of the error that stands for it.
 struct script_result {
   std::shared_ptr<script> of;
-  nb::object operator()() const { return of->result.is_valid() ? of->result : nb::none(); }
+  nb::object operator()() const { return of->result.is_valid() ? std::exchange(of->result, {}) : nb::none(); }
   void forget() { of.reset(); }
   void failed(const runtime::error&) const {
     if (of->thrown)

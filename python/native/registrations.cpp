@@ -94,7 +94,7 @@ lists lists_of(home& where, const passed_ptr& calls, const std::vector<operation
     where.kept_objects.emplace_back(function);
     return [function, calls](std::span<std::byte> bytes) {
       const auto p = calls->take(bytes);
-      return run_function(function, p->data, p->s);
+      return run_with(function, p->data, p->s);
     };
   };
   lists all;

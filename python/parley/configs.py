@@ -2,8 +2,8 @@
 
     configs=[configs.direct(), configs.chunked(1 << 20), FarHalfFirst()]        # the first one is the default
 
-A built-in config is its text, `chunked(chunk_bytes=1048576 in_flight=2)`; the functions here write it. A config of your own is an object with
-one function per role:
+A built-in config is its text, `chunked(chunk_bytes=1048576 in_flight=2)`; the functions here write it. A config of your own is an object
+with one function per role:
 
     class FarHalfFirst(configs.PairedConfig):
         wire_class = "halves"
@@ -27,10 +27,10 @@ with the code `config_failed`, and does not run again.
 
 Rules for all functions of configs:
 
-- They are coroutine functions, or generators that `yield` what a coroutine awaits. They await parts, sleeps of their rank and calls of other
-  operations, but not of their own operation. They run on the rank's thread, so all else on that rank waits while they compute.
-- `data` is a `memoryview` of bytes, in place: the program's own buffer. `numpy.frombuffer(data, dtype)` reads it without a copy. Do not keep
-  it, or a view of it: the call fails by name if one is left when the function ends.
+- They are coroutine functions, or generators that `yield` what a coroutine awaits. They await parts, sleeps of their rank and calls of
+  other operations, but not of their own operation. They run on the rank's thread, so all else on that rank waits while they compute.
+- `data` is a `memoryview` of bytes, in place: the program's own buffer. `numpy.frombuffer(data, dtype)` reads it without a copy. Do not
+  keep it, or a view of it: the call fails by name if one is left when the function ends.
 - Memory of their own that they send from, or receive into, stays until the parts have ended.
 - They raise an exception to give up.
 - One object serves all calls, several at once, so it keeps no state of a call.
@@ -44,8 +44,9 @@ from typing import Any, Protocol, TypeAlias
 from ._native import Constraints, GroupCall, Part, PartReceiver, PartSender
 from .errors import BadArgument
 
-__all__ = ["Constraints", "GroupCall", "GroupConfig", "Grouping", "PairedConfig", "Part", "PartReceiver", "PartSender", "Role", "Transferring", "by_piece",
-           "chain", "chunked", "direct", "get", "grouped", "nccl", "one_shot", "paired", "put", "star", "tree", "two_shot", "ucx"]
+__all__ = ["Constraints", "GroupCall", "GroupConfig", "Grouping", "PairedConfig", "Part", "PartReceiver", "PartSender", "Role",
+           "Transferring", "by_piece", "chain", "chunked", "direct", "get", "grouped", "nccl", "one_shot", "paired", "put", "star", "tree",
+           "two_shot", "ucx"]
 
 # What a function of a config returns: a coroutine, a generator, or an awaitable.
 Role: TypeAlias = Any
@@ -75,7 +76,7 @@ class _Described:
 
     `name`: in decisions and results; the class's name without one. It may have parameters: `cut(chunk_bytes=4096)`.
     `parameters`: whole numbers and words. They belong to the config's identity; the functions find them in their first argument.
-    `wire_class`: names how the payload is cut. Two ranks may run different configs of one wire class in one call. Empty: of no other config.
+    `wire_class`: names how the payload is cut. Two ranks may run different configs of one wire class in one call. Empty: of no other.
     `abi`: a number to raise when the cut changes and the name does not.
     `requirements`: capabilities of the machine, such as `sm_90`.
     `relative_error`, `memory_bytes`, `memory_per_byte`: what it demands, for `Constraints`.
@@ -122,8 +123,8 @@ class GroupConfig(_Described):
                 slots = call.scratch(call.size * len(call.data))
                 …
 
-    `call.send` and `call.receive` start parts, and `await call.until(part)` or `await call.drain()` waits for them. Parts lie in `call.data`
-    or in memory of `call.scratch(bytes)`. Reductions combine in the order of the places, own data included; a rehearsal checks that.
+    `call.send` and `call.receive` start parts, and `await call.until(part)` or `await call.drain()` waits for them. Parts lie in
+    `call.data` or in memory of `call.scratch(bytes)`. Reductions combine in the order of the places, own data included: a rehearsal looks.
 
     `kinds`: all_reduce, broadcast, gather; empty: all three. `returns_later`: False if some rank gets a result before the leader has
     combined all data; then there can be no `between`.

@@ -1,7 +1,7 @@
 """Operations by the names of designs that register functions for roles. Each registration makes one of parley's operations.
 
     pair  = register_paired_op_autotuning(rank, "send", "receive", [PairedOpConfig("whole", send_whole, receive_whole), …], role_fn)
-    stage = register_asymmetric_autotuning(rank, "stage", {"stage0": forward, "stage1": backward}, {"stage0": {"tiled": tiled_forward}}, role_fn)
+    stage = register_asymmetric_autotuning(rank, "stage", {"stage0": forward, "stage1": back}, {"stage0": {"tiled": tiled}}, role_fn)
     step  = register_coordinated_autotuning(rank, "step", …the same…)                          # the roles choose together
     sums  = register_heterogeneous_autotuning(rank, "sums", [nccl, cuda_graph, h100_optimized], capability_check)
 
@@ -69,8 +69,8 @@ def _merged(title: str, entries: Sequence[PairedOpConfig]) -> dict[str, PairedOp
 
 def register_paired_op_autotuning(rank: _native.Rank, send_op: str, recv_op: str, paired_configs: Sequence[PairedOpConfig], role_fn: RoleOf,
                                   *, timeout: float | None = None) -> RegisteredPair:
-    """A `Transfer` between ranks that send and ranks that receive. `role_fn` returns `send_op` or `sender`, `recv_op` or `receiver`; ranks with
-    any other role are idle. The first id that has both halves is the default. `timeout`: seconds of one call."""
+    """A `Transfer` between ranks that send and ranks that receive. `role_fn` returns `send_op` or `sender`, `recv_op` or `receiver`; ranks
+    with any other role are idle. The first id that has both halves is the default. `timeout`: seconds of one call."""
     title = f"op {send_op}+{recv_op}"
     whole, left_out = [], []
     for entry in _merged(title, paired_configs).values():
@@ -156,8 +156,9 @@ def register_heterogeneous_autotuning(rank: _native.Rank, name: str, configs: Se
                                       make: Callable[..., T], **options: Any) -> T: ...
 def register_heterogeneous_autotuning(rank: _native.Rank, name: str, configs: Sequence[Any], capability_check: CapabilityCheck,
                                       make: Callable[..., Any] = _native.Collective, **options: Any) -> Any:
-    """An operation whose ranks can run different configs of one list. `capability_check(rank)` returns for each of `configs`, in their order,
-    whether that rank can run it; the first one is the default, and every rank must be able to run it. It is asked about this rank only.
+    """An operation whose ranks can run different configs of one list. `capability_check(rank)` returns for each of `configs`, in their
+    order, whether that rank can run it; the first one is the default, and every rank must be able to run it. It is asked about this rank
+    only.
 
     A rank that lacks a config runs another one of the same wire class in its place: at first the first of its list, later the fastest.
     Without one, the config is left out on all ranks. `make`: Collective, Transfer or P2P; `options` are its others, such as `role=`.

@@ -212,7 +212,7 @@ def test_a_config_may_call_other_operations_and_sleep() -> None:
             await rank.sleep(0.001)
             await parts.receive(0, data)
 
-        t = parley.Transfer(rank, "asks", role=lambda r: "sender" if r == 0 else "receiver", configs=[configs.paired("asks", send, receive)])
+        t = parley.Transfer(rank, "asks", edges=[(0, 1)], configs=[configs.paired("asks", send, receive)])
         await move(rank, t, 777)
         assert said == ([777] if rank.id == 1 else [])
 
@@ -922,8 +922,9 @@ async def sum_up(rank: parley.Rank, c: parley.Collective, n: int = 1000) -> None
 
 def test_own_group_configs_are_candidates_and_those_that_fail_are_left_out_by_name() -> None:
     kept.clear()
-    bad: dict[type[Star], str] = {Raises: "`work` of config Raises: KeyError: 'lost'", Short: "config Short", Unordered: "in the order of the places",
-                                  OddPieces: "whole elements", Elsewhere: "is not of the call", ToItself: "is no other place",
+    bad: dict[type[Star], str] = {Raises: "`work` of config Raises: KeyError: 'lost'", Short: "config Short",
+                                  Unordered: "in the order of the places", OddPieces: "whole elements", Elsewhere: "is not of the call",
+                                  ToItself: "is no other place",
                                   Keeps: "keeps a view", Hangs: "config Hangs"}
     seen: dict[int, parley.Decision] = {}
     warned: list[str] = []
@@ -1038,3 +1039,33 @@ def test_a_virtual_rank_that_dies_inside_own_configs_does_no_harm() -> None:
 
     for seed in range(1, 9):
         assert parley.simulate(main, seed=seed, faults="death") == 0
+
+
+def test_own_configs_run_in_hierarchies_and_halos() -> None:
+    ran: set[str] = set()
+
+    class NamedStar(Star):
+        async def lead(self, call: configs.GroupCall) -> None:
+            ran.add("star")
+            await Star.lead(self, call)
+
+    class NamedHalves(FarHalfFirst):
+        async def send(self, out: configs.PartSender, data: memoryview) -> None:
+            ran.add("halves")
+            await FarHalfFirst.send(self, out, data)
+
+    async def main(rank: parley.Rank) -> None:
+        h = parley.Hierarchy(rank, "sums", leads=lambda r: r % 2 == 0, inside=[NamedStar], between=["star"])
+        data = memoryview(bytearray(400)).cast("i")
+        data[3] = rank.id + 1
+        await h.iall_reduce(data)
+        assert data[3] == 10
+        numpy = pytest.importorskip("numpy")
+        ghosts = parley.Halo(rank, "ghosts", ranks=[4], configs=[NamedHalves])
+        field = numpy.full((6, 5), float(rank.id))
+        await ghosts.plan(field).iexchange()
+        if rank.id < 3:
+            assert (field[-1] == rank.id + 1).all(), field
+
+    assert parley.simulate(main, ranks=4) == 0
+    assert ran == {"star", "halves"}

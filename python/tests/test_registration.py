@@ -38,7 +38,8 @@ def to_the_next(rank: int) -> str:
     return "send" if rank % 2 == 0 else "receive"
 
 
-async def until_decided(rank: parley.Rank, call: Callable[[], Coroutine[Any, Any, None]], decision: Callable[[], parley.Decision]) -> parley.Decision:
+async def until_decided(rank: parley.Rank, call: Callable[[], Coroutine[Any, Any, None]],
+                        decision: Callable[[], parley.Decision]) -> parley.Decision:
     """All ranks make as many calls."""
     for _ in range(300):
         await call()
@@ -319,7 +320,8 @@ def test_lists_that_cannot_work_are_refused() -> None:
         assert "Default" in register({"a": print}, {"a": {"Default": print}}, name="named")
         with pytest.raises(ZeroDivisionError):
             parley.register_asymmetric_autotuning(rank, "z", {"a": print}, {}, lambda _: str(1 // 0))
-        limited = parley.register_asymmetric_autotuning(rank, "limited", {"a": print}, {"a": {"rough": RoleFunction(print, relative_error=0.1)}},
+        rough = RoleFunction(print, relative_error=0.1)
+        limited = parley.register_asymmetric_autotuning(rank, "limited", {"a": print}, {"a": {"rough": rough}},
                                                         lambda _: "a", allowed=parley.Constraints(relative_error=1e-3))
         limited.run(b"once")
         assert limited.decision(4).config == "operation"
