@@ -5,6 +5,7 @@
 ///       said(c, r)   ------->               what I have in round r of call c; repeated until the outcome arrives
 ///                    <-------   outcome     the result; repeated until known, and sent to members that ask later
 ///       known        ------->
+///                    <-------   late        some member did not speak in time, so the call ends without an agreement
 ///                    <-------   question    have you reached the end of call c?
 ///       passed       ------->               the call is over here, and I had nothing to say
 ///       failed       ------->               the call has failed here, so it fails on all members
@@ -30,11 +31,11 @@ struct round_said {
 
 struct round_outcome {
   static constexpr std::uint16_t message_type = 51;
-  enum class kind : std::uint8_t { agreed, apart, failed, last = failed };
+  enum class kind : std::uint8_t { agreed, apart, failed, late, last = late };
   kind what = kind::agreed;
   std::uint64_t call = 0;
   std::uint32_t round = 0;
-  std::uint8_t code = 0;
+  std::uint8_t code = 0;  ///< of `failed` and `late`
   std::string text;
   std::vector<std::uint8_t> body;
   PARLEY_FIELDS(what, call, round, code, text, body)

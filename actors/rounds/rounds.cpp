@@ -26,13 +26,15 @@ error error_of(std::uint8_t code, std::string text) {
 /// Never empty: for an error without a text, returns its name.
 std::string text_of(const error& why) { return why.text().empty() ? why.what() : why.text(); }
 
-round_outcome failure_outcome(std::uint64_t call, std::uint32_t round, const error& why) {
+round_outcome failure_outcome(std::uint64_t call, std::uint32_t round, const error& why,
+                              const std::optional<round_body>& late = {}) {
   round_outcome o;
-  o.what = round_outcome::kind::failed;
+  o.what = late ? round_outcome::kind::late : round_outcome::kind::failed;
   o.call = call;
   o.round = round;
   o.code = static_cast<std::uint8_t>(why.code());
   o.text = text_of(why);
+  if (late) o.body = *late;
   return o;
 }
 
@@ -99,7 +101,19 @@ std::string rounds::said_by(const std::vector<rank_id>& silent) const {
 
 std::optional<error> rounds::failure_of(std::uint64_t call) const {
   const auto at = failed_.find(call);
-  return at == failed_.end() ? std::nullopt : std::optional(at->second.why);
+  return at == failed_.end() || at->second.late ? std::nullopt : std::optional(at->second.why);
+}
+
+std::optional<std::string> rounds::lateness_of(std::uint64_t call) const {
+  const auto at = failed_.find(call);
+  return at == failed_.end() || !at->second.late ? std::nullopt : std::optional(at->second.why.text());
+}
+
+/// Of a call in `failed_`.
+result<rounds::outcome> rounds::ended(std::uint64_t call) const {
+  const failed_call& f = failed_.at(call);
+  if (!f.late) return f.why;
+  return outcome{outcome::kind::late, *f.late, f.why.text()};
 }
 
 void rounds::fail(const error& why) noexcept {
@@ -146,7 +160,7 @@ void rounds::on_said(rank_id from, round_said&& m) {
     // The member repeats this until it is answered.
     const error why = error_of(m.code, "rank " + std::to_string(from) + ": " + m.text);
     if (failed != failed_.end() && failed->second.whom == told::everybody) {
-      send(from, part::participant, failure_outcome(m.call, m.round, failed->second.why));
+      send(from, part::participant, failure_outcome(m.call, m.round, failed->second.why, failed->second.late));
     } else if (last != nullptr && last->call > m.call) {
       send(from, part::participant, failure_outcome(m.call, m.round, why));
     } else {
@@ -156,7 +170,7 @@ void rounds::on_said(rank_id from, round_said&& m) {
   }
   if (m.what == kind::said) {
     if (failed != failed_.end())
-      return send(from, part::participant, failure_outcome(m.call, m.round, failed->second.why));
+      return send(from, part::participant, failure_outcome(m.call, m.round, failed->second.why, failed->second.late));
     if (last != nullptr && last->call == m.call) {
       if (last->round == m.round) return send(from, part::participant, *last);
       if (last->round > m.round) return;  // late: this member has already sent something newer
@@ -219,25 +233,47 @@ void rounds::conclude_failed(std::uint64_t call, std::uint32_t round, const erro
   changed_.tell();
 }
 
-/// Returns no value until all members have spoken.
-std::optional<result<rounds::outcome>> rounds::conclude_if_all(std::uint64_t call, std::uint32_t round,
-                                                               const round_body& mine) {
+/// The call ends without an agreement, because not all members have spoken.
+rounds::outcome rounds::conclude_late(std::uint64_t call, std::uint32_t round, const round_body& mine,
+                                      std::string text) {
+  round_body known;
+  if (late_calls_++ >= most_late_calls) {
+    std::vector<rank_id> others;
+    known = options_.known(bodies_of(call, round, mine, others));
+  }
+  const error why(errc::timeout, std::move(text));
+  note(call, {.why = why, .late = known});
+  conclude(failure_outcome(call, round, why, known));
+  return {outcome::kind::late, std::move(known), why.text()};
+}
+
+bool rounds::has_spoken(std::size_t member, std::uint64_t call, std::uint32_t round) const {
+  const round_said& m = said_[member];
+  return members_[member] == leader_ || (m.what == round_said::kind::passed && m.call >= call) ||
+         (m.what == round_said::kind::said && m.call == call && m.round == round);
+}
+
+std::vector<round_body> rounds::bodies_of(std::uint64_t call, std::uint32_t round, const round_body& mine,
+                                          std::vector<rank_id>& others) const {
   std::vector<round_body> bodies;
-  std::vector<rank_id> nothing_to_say;
   for (std::size_t i = 0; i < members_.size(); ++i) {
+    const round_said& m = said_[i];
     if (members_[i] == leader_) {
       bodies.push_back(mine);
-      continue;
-    }
-    const round_said& m = said_[i];
-    if (m.what == round_said::kind::passed && m.call >= call) {
-      nothing_to_say.push_back(members_[i]);
     } else if (m.what == round_said::kind::said && m.call == call && m.round == round) {
       bodies.push_back(m.body);
     } else {
-      return std::nullopt;
+      others.push_back(members_[i]);
     }
   }
+  return bodies;
+}
+
+/// All members have spoken.
+result<rounds::outcome> rounds::conclude_spoken(std::uint64_t call, std::uint32_t round, const round_body& mine) {
+  late_calls_ = 0;
+  std::vector<rank_id> nothing_to_say;
+  const std::vector<round_body> bodies = bodies_of(call, round, mine, nothing_to_say);
   round_outcome o;
   o.call = call;
   o.round = round;
@@ -250,39 +286,29 @@ std::optional<result<rounds::outcome>> rounds::conclude_if_all(std::uint64_t cal
   } catch (...) {
     const error why = runtime::describe(std::current_exception());
     conclude_failed(call, round, why);
-    return result<outcome>(why);
+    return why;
   }
   outcome mine_too;
   mine_too.what = o.what == round_outcome::kind::apart ? outcome::kind::apart : outcome::kind::agreed;
   mine_too.body = o.body;
   mine_too.text = o.text;
   conclude(std::move(o));
-  return result<outcome>(std::move(mine_too));
+  return mine_too;
 }
 
 task<result<rounds::outcome>> rounds::lead(std::uint64_t call, std::uint32_t round, round_body body, time_limit t) {
   reminder<> question;
   for (;;) {
     if (broken_) co_return *broken_;
-    if (const auto why = failure_of(call)) co_return *why;
-    if (auto all = conclude_if_all(call, round, body)) co_return std::move(*all);
+    if (failed_.contains(call)) co_return ended(call);
     std::vector<rank_id> silent;
     for (std::size_t i = 0; i < members_.size(); ++i) {
-      const round_said& m = said_[i];
-      const bool spoke = members_[i] == leader_ ||
-                         (m.what == round_said::kind::said && m.call == call && m.round == round) ||
-                         (m.what == round_said::kind::passed && m.call >= call);
-      if (!spoke) silent.push_back(members_[i]);
+      if (!has_spoken(i, call, round)) silent.push_back(members_[i]);
     }
-    if (services_.ex.is_over(t.deadline)) {
-      const error why = error::in_words(
-          errc::timeout,
-          {.peer = silent.empty() ? std::optional<rank_id>() : silent.front(), .unmet = runtime::awaited::members},
-          listed(silent) + " did not finish this invocation in time; see what holds it up, or allow more time" +
-              said_by(silent));
-      conclude_failed(call, round, why);
-      co_return why;
-    }
+    if (silent.empty()) co_return conclude_spoken(call, round, body);
+    if (services_.ex.is_over(t.deadline))
+      co_return conclude_late(call, round, body,
+                              listed(silent) + " did not finish this invocation in time" + said_by(silent));
     ask_if_late(t, silent);
     if (question.is_due(services_)) {
       round_question q;
@@ -307,7 +333,7 @@ task<result<rounds::outcome>> rounds::follow(std::uint64_t call, std::uint32_t r
   reminder<> word;
   for (;;) {
     if (broken_) co_return *broken_;
-    if (const auto why = failure_of(call)) co_return *why;
+    if (failed_.contains(call)) co_return ended(call);
     if (latest_ && latest_->call == call && latest_->round == round) {
       outcome o;
       o.what = latest_->what == round_outcome::kind::apart ? outcome::kind::apart : outcome::kind::agreed;
@@ -339,11 +365,14 @@ void rounds::on_outcome(round_outcome&& m) {
   known.code = m.code;
   send(leader_, part::coordinator, known);
   const auto failed = failed_.find(m.call);
-  if (m.what == round_outcome::kind::failed) {
+  const bool is_late = m.what == round_outcome::kind::late;
+  if (is_late || m.what == round_outcome::kind::failed) {
     if (failed != failed_.end()) failed->second.answered = true;
     if (failed != failed_.end() || m.call < passed_) return;
-    note(m.call, {error_of(m.code, std::move(m.text))});
-    if (options_.on_failed) options_.on_failed(m.call);
+    failed_call f{error_of(m.code, std::move(m.text))};
+    if (is_late) f.late = std::move(m.body);
+    note(m.call, std::move(f));
+    if (options_.on_failed && !is_late) options_.on_failed(m.call);
   } else {
     if (m.call < passed_) return;
     latest_ = std::move(m);
@@ -392,7 +421,7 @@ void rounds::passed(std::uint64_t call) {
 }
 
 void rounds::failed(std::uint64_t call, const error& why, told whom) {
-  if (members_.size() == 1 || broken_ || failure_of(call)) return;
+  if (members_.size() == 1 || broken_ || failed_.contains(call)) return;
   if (leads()) {
     const error said{why.code(), "rank " + std::to_string(leader_) + ": " + text_of(why)};
     if (whom == told::everybody) return conclude_failed(call, 0, said);

@@ -8,8 +8,9 @@
 ///     talk.failed(call, why, …);            // it ends with `why` on every member
 ///
 /// A call about which no member has anything to say costs no message. If only some members have something to say, the leader tells them
-/// that (`apart`), because the other members may be in later calls. The leader adds its own knowledge from earlier calls. A round ends with
-/// `timeout` that names the silent members, with `peer_failed` when a member dies, or with the error of another member. All members in that
+/// that (`apart`), because the other members may be in later calls. The leader adds its own knowledge from earlier calls. A member that does
+/// not speak in time ends the call without an agreement (`late`); in the third such call in a row the leader adds what it knows. A round fails
+/// with `timeout` if the leader is silent, with `peer_failed` when a member dies, or with the error of another member. All members in that
 /// call get the same result, even if they ask late. Lost, late and repeated messages cost only time.
 #include <parley/actors/declaration.hpp>
 #include <parley/actors/rounds/round_messages.hpp>
@@ -48,9 +49,10 @@ class rounds {
     std::function<std::string(const std::vector<rank_id>& silent)> said_by;
   };
   struct outcome {
-    enum class kind : std::uint8_t { agreed, apart } what = kind::agreed;
+    enum class kind : std::uint8_t { agreed, apart, late } what = kind::agreed;
     round_body body;
-    std::string text;  ///< for `apart`: the ranks that had nothing to say
+    std::string text;  ///< for `apart`: the ranks that had nothing to say; for `late`: who is late, and what they do
+    /// `body` of `late`: empty, or what the leader knows, because members were late in too many calls.
   };
   enum class told : std::uint8_t { everybody, who_asks };
 
@@ -68,6 +70,8 @@ class rounds {
   void failed(std::uint64_t call, const runtime::error& why, told whom);
   /// Why this call fails, if a member has reported a failure.
   std::optional<runtime::error> failure_of(std::uint64_t call) const;
+  /// Who was late, if the leader has ended this call because of it.
+  std::optional<std::string> lateness_of(std::uint64_t call) const;
   /// Ends all current and later rounds. `peer_restarted` and `fenced` replace an earlier reason, because they are more precise.
   void fail(const runtime::error& why) noexcept;
   const std::optional<runtime::error>& broken() const noexcept { return broken_; }
@@ -81,16 +85,20 @@ class rounds {
 
  private:
   static constexpr std::size_t most_failures = 16;
+  static constexpr std::size_t most_late_calls = 2;  ///< in a row
   struct failed_call {
     runtime::error why;
     told whom = told::everybody;
-    bool answered = true;  ///< false: the call failed here, and the leader may not know
+    bool answered = true;              ///< false: the call failed here, and the leader may not know
+    std::optional<round_body> late{};  ///< no failure: a member was late, and this is the outcome's body
     bool untold() const noexcept { return whom == told::everybody && !answered; }
   };
   struct kept_outcome {
     round_outcome what;
     std::set<rank_id> unknown_to;  ///< members that have not acknowledged it
-    bool failed() const noexcept { return what.what == round_outcome::kind::failed; }
+    bool failed() const noexcept {
+      return what.what == round_outcome::kind::failed || what.what == round_outcome::kind::late;
+    }
   };
 
   void on_said(rank_id from, round_said&& m);
@@ -105,10 +113,15 @@ class rounds {
                                                  time_limit t);
   void ask_if_late(time_limit& t, const std::vector<rank_id>& silent) const;
   std::string said_by(const std::vector<rank_id>& silent) const;
-  std::optional<runtime::result<outcome>> conclude_if_all(std::uint64_t call, std::uint32_t round,
-                                                          const round_body& mine);
+  bool has_spoken(std::size_t member, std::uint64_t call, std::uint32_t round) const;
+  /// The bodies of those who have spoken, in the order of the members; `others` gets the other members.
+  std::vector<round_body> bodies_of(std::uint64_t call, std::uint32_t round, const round_body& mine,
+                                    std::vector<rank_id>& others) const;
+  runtime::result<outcome> conclude_spoken(std::uint64_t call, std::uint32_t round, const round_body& mine);
+  runtime::result<outcome> ended(std::uint64_t call) const;
   void conclude(round_outcome o);
   void conclude_failed(std::uint64_t call, std::uint32_t round, const runtime::error& why);
+  outcome conclude_late(std::uint64_t call, std::uint32_t round, const round_body& mine, std::string text);
   const round_outcome* last_agreed() const noexcept;
   round_outcome apart_alone(const round_said& m) const;
   void note(std::uint64_t call, failed_call f);
@@ -137,6 +150,7 @@ class rounds {
   /// On the leader. The last outcome without failure stays, for members that ask late. One such outcome is enough: when a call ends without
   /// failure, no member is in an earlier call. Failures stay until all members know them; there are at most `most_failures`.
   std::vector<kept_outcome> kept_;
+  std::size_t late_calls_ = 0;  ///< on the leader: in a row
   bool retired_ = false;
 };
 

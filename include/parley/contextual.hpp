@@ -38,9 +38,13 @@
 /// config is left on a rank, or if each config has failed on some rank, the call ends on every rank with `config_failed`: `cannot find
 /// valid config`.
 ///
+/// If a rank does not report its run within `timeout`, the others go on without it: their call ends with the results of the run they have
+/// made, nothing is decided, and a warning names the rank. The next call tunes again. After the third such call in a row, the kernels keep
+/// their defaults on all ranks. If it is the lowest rank, which leads, that is late, the others end with `timeout`.
+///
 /// Failure: while the ranks tune, an exception of the function on one rank ends the call on all ranks. So do a cancelled call, a `timeout`
-/// of a run, a `timeout` because a rank does not call, and `peer_failed`. The next call tunes the undecided kernels from the start.
-/// Decisions stay; a rank that has missed one receives it in that call. If ranks declare different iterations, warm-ups or orders, or
+/// of a run, and `peer_failed`. The next call tunes the undecided kernels from the start. Decisions stay; a rank that has missed one
+/// receives it in that call. If ranks declare different iterations, warm-ups or orders, or
 /// only some ask to share, all ranks throw `declaration_mismatch`, which names both.
 ///
 /// A rank makes one call at a time. During that call, a call inside the function or by another coroutine of this rank is part of the run in

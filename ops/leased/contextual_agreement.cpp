@@ -131,7 +131,7 @@ contextual_verdict known_of(std::span<const contextual_said> said, contextual_pr
     for (const contextual_report& r : one.reports) {
       contextual_best own_default{r.kernel, r.key, 0, 0, false};
       const auto& best = before.decided.try_emplace({r.kernel, r.key}, std::move(own_default)).first->second;
-      if (best.digest != 0) v.decided.push_back(best);
+      v.decided.push_back(best);
     }
   }
   return v;

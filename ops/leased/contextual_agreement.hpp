@@ -35,8 +35,8 @@ struct contextual_progress {
 runtime::result<contextual_verdict> agree(std::span<const contextual_said> by_rank,
                                           std::span<const runtime::rank_id> members, contextual_progress& before);
 
-/// For a round in which not all ranks have reported. Returns earlier decisions. Decides all other kernels with a digest of 0: each rank
-/// keeps its own default, also a rank that first calls the kernel later.
+/// For a round in which not all ranks have reported. Returns the earlier decisions about these kernels. Decides the others with a digest
+/// of 0: each rank keeps its own default, also a rank that first calls the kernel later.
 contextual_verdict known_of(std::span<const contextual_said> said, contextual_progress& before);
 
 }  // namespace parley::ops

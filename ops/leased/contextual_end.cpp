@@ -25,6 +25,7 @@ using runtime::task;
 namespace {
 
 constexpr std::size_t largest_report_bytes = 900 << 10;
+constexpr const char* not_met_together = "not all ranks met it in the same call";
 
 template <class M>
 round_body packed(const M& message) {
@@ -343,9 +344,10 @@ task<> contextual_end::run(thunk f) {
 
 task<> contextual_end::tune(std::uint64_t call, bool first, thunk f) {
   if (const auto why = talk_.failure_of(call)) runtime::raise(*why);
-  mode_ = trials_ == trials::on ? mode::trying : mode::settled;
+  const bool is_late = talk_.lateness_of(call).has_value();
+  mode_ = trials_ == trials::on && !is_late ? mode::trying : mode::settled;
   for (std::uint32_t round = 0;; ++round) {
-    tuning_ = first || round != 0;
+    tuning_ = !is_late && (first || round != 0);
     co_await run_guarded(f, tuning_ ? op_.timeout.count() : runtime::never);
     ++runs_;
     for (auto& [name, c] : contexts_) c.calls = 0;
@@ -353,13 +355,18 @@ task<> contextual_end::tune(std::uint64_t call, bool first, thunk f) {
     if (round == 0 && !undecided()) co_return;
     auto agreed = co_await talk_.exchange(call, round, packed(report()), op_.timeout.count());
     if (!agreed) runtime::raise(agreed.reason());
-    const auto verdict = unpacked<contextual_verdict>(agreed->body);
-    take(verdict);
-    if (agreed->what == actors::rounds::outcome::kind::apart) {
-      leave_default(agreed->text);
+    if (agreed->what == actors::rounds::outcome::kind::late) {
+      go_on_without(*agreed);
       write_log();
       co_return;
     }
+    const auto verdict = unpacked<contextual_verdict>(agreed->body);
+    if (agreed->what == actors::rounds::outcome::kind::apart) {
+      take(verdict, agreed->text + " had nothing to tune in that call");
+      write_log();
+      co_return;
+    }
+    take(verdict, not_met_together);
     write_log();
     if (!verdict.unfinished) break;
   }
@@ -472,7 +479,7 @@ void contextual_end::report_share(const context& c, contextual_report& r) {
   ++r.steps;  // it was met
 }
 
-void contextual_end::take(const contextual_verdict& v) {
+void contextual_end::take(const contextual_verdict& v, const std::string& why_default) {
   const auto& members = talk_.members();
   const auto me =
       static_cast<std::size_t>(std::find(members.begin(), members.end(), services_.net.rank()) - members.begin());
@@ -486,12 +493,12 @@ void contextual_end::take(const contextual_verdict& v) {
   for (const contextual_best& best : v.decided) {
     progress_.decided[{best.kernel, best.key}] = best;
     const auto at = contexts_.find({best.kernel, best.key});
-    if (at != contexts_.end() && !at->second.best) settle(at->second, best);
+    if (at != contexts_.end() && !at->second.best) settle(at->second, best, why_default);
   }
 }
 
-void contextual_end::settle(context& c, const contextual_best& best) {
-  if (best.digest == 0) return keep_default(c, "not all ranks met it in the same call");
+void contextual_end::settle(context& c, const contextual_best& best, const std::string& why_default) {
+  if (best.digest == 0) return keep_default(c, why_default);
   const auto at = std::find(c.digests.begin(), c.digests.end(), best.digest);
   c.best = at == c.digests.end() ? 0 : static_cast<std::size_t>(at - c.digests.begin());
   const std::string& id = c.ids[*c.best];
@@ -518,10 +525,13 @@ void contextual_end::settle(context& c, const contextual_best& best) {
     kernels_.learn({result_name(c), c.key, id, best.latency_ns / 1e6}, decision(c.kernel, c.key));
 }
 
-void contextual_end::leave_default(const std::string& who) {
-  for (auto& [name, c] : contexts_) {
-    if (!c.best) keep_default(c, who + " had nothing to tune in that call");
-  }
+/// Some rank is late. What this run has computed is the call's result, because all configs give the same.
+void contextual_end::go_on_without(const actors::rounds::outcome& late) {
+  if (!late.body.empty()) take(unpacked<contextual_verdict>(late.body), late.text + ", again and again");
+  if (!undecided()) return;
+  kernels_.warn(declaration_.title() + ", on rank " + std::to_string(services_.net.rank()) +
+                ": nothing is decided in this call, because " + late.text + "; the next call tunes again");
+  forget_undecided();
 }
 
 void contextual_end::keep_default(context& c, const std::string& because) {
@@ -560,7 +570,7 @@ contextual_end::context* contextual_end::find_or_make(const kernel_core& kernel,
   if (!made.best && (made.ids.size() == 1 || !made.remembered)) settle_without_choice(made);
   context& kept = contexts_.emplace(name_of{kernel.name(), e.parameters}, std::move(made)).first->second;
   const auto known = progress_.decided.find({kernel.name(), e.parameters});
-  if (known != progress_.decided.end()) settle(kept, known->second);
+  if (known != progress_.decided.end()) settle(kept, known->second, not_met_together);
   if (talk_.failure_of(calls_ - 1)) end_run();  // from now on, another rank's failure in this call matters
   return &kept;
 }

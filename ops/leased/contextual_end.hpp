@@ -131,9 +131,10 @@ class contextual_end final : public op_end, private contextual_run {
   void recall(const kernel_core& kernel, const kernel_entry& e, context& c);
   contextual_said report() const;
   bool undecided() const;
-  void take(const contextual_verdict& v);
-  void settle(context& c, const contextual_best& best);
-  void leave_default(const std::string& who);
+  /// `why_default`: why kernels that the verdict leaves undecided keep their defaults.
+  void take(const contextual_verdict& v, const std::string& why_default);
+  void settle(context& c, const contextual_best& best, const std::string& why_default);
+  void go_on_without(const actors::rounds::outcome& late);
   void keep_default(context& c, const std::string& because);
   void log(const context& c, const std::string& rest);
   void write_log();

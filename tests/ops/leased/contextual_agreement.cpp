@@ -116,7 +116,8 @@ TEST_CASE("a rank that missed a decision adopts it in a later call, whichever ke
         CAPTURE(what);
         deaf_ranks w(n, from_run);
         call_all(w, with_key(w, 8));
-        CHECK((w.outcomes[0].code() == errc::none) == (from_run == 6));
+        CHECK(w.outcomes[0]);
+        CHECK(w[0].kernels().warnings().size() == (from_run == 4 ? 1 : 0));  // the last rank is late
         CHECK_FALSE(w.outcomes[n - 1]);
         w.lossy = false;
         const program call = [&](rank_id r) { return with_keys(&w, r, r + 1 == n ? of_deaf : of_leader); };
