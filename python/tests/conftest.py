@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# A shell that starts this in the background has it ignore Ctrl-C, and the ranks would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Job = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -106,14 +106,16 @@ import parley
 
 def main(rank):
     t = parley.Transfer(rank, "t", role=lambda r: "sender" if r == 0 else "receiver")
+    go = parley.Transfer(rank, "go", role=lambda r: "sender" if r == 1 else "receiver")
     counted = []
     def beside():
         counted.append(t.decision(8).op)
         for _ in range(20):
             time.sleep(0.005)
             counted.append(1)
+        go.send(bytearray(8), to=0)
     if rank.id == 0:
-        time.sleep(0.5)
+        go.receive(bytearray(8), source=1)
         return t.send(bytearray(8), to=1)
     thread = threading.Thread(target=beside)
     thread.start()

@@ -265,7 +265,7 @@ def untuned_on_hosts(parley):
             hosts.join_by_cable(spaces)
             listed = [f"GemmTunableOp_float_NN,nn_{n}_{n}_{n}" for n in range(8, 14)]
             pathlib.Path(folder, "list.csv").write_text("\n".join(listed) + "\n")
-            common = clean_environment() | hosts.job_variables(folder)
+            common = clean_environment() | hosts.job_variables(folder) | {"PARLEY_TUNABLEOP_MAX_TUNING_ITERATIONS": "5"}
             words = [parley, "tune", "--untuned", f"{folder}/list.csv", "--results", f"{folder}/results.csv"]
             ranks = [hosts.start_rank(spaces, rank, common, *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
                      for rank in range(RANKS)]
