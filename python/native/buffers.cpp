@@ -2,9 +2,13 @@
 
 #include <parley/ops/core/call_type.hpp>
 
+#include <algorithm>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace parley::python {
 
@@ -107,29 +111,107 @@ buffer exported(nb::handle object, access how, const char* what) {
   return {owner, {static_cast<std::byte*>(seen.buf), static_cast<std::size_t>(seen.len)}, element_of(seen.format)};
 }
 
+/// The text of the exception with which an object refuses DLPack.
+std::string why_not_shared(nb::handle object) {
+  try {
+    object.attr("__dlpack__")();
+  } catch (nb::python_error& e) {
+    return nb::cast<std::string>(nb::str(e.value()));
+  }
+  return "its DLPack has a form that parley does not know";
+}
+
+/// Of NumPy's `typestr`, such as `<f4`.
+element element_of_typestr(std::string_view text) {
+  if (text.size() < 3 || text.front() == '>') return element::bytes;
+  text.remove_prefix(1);
+  constexpr std::pair<std::string_view, element> all[] = {
+      {"b1", element::boolean}, {"i1", element::i8},  {"i2", element::i16}, {"i4", element::i32},
+      {"i8", element::i64},     {"u1", element::u8},  {"u2", element::u16}, {"u4", element::u32},
+      {"u8", element::u64},     {"f2", element::f16}, {"f4", element::f32}, {"f8", element::f64}};
+  for (const auto& [name, of] : all)
+    if (text == name) return of;
+  return element::bytes;
+}
+
+/// By `__cuda_array_interface__`.
+buffer array_of_cuda(nb::handle object, access how, const char* what) {
+  buffer made;
+  try {
+    const nb::dict facts = nb::cast<nb::dict>(object.attr("__cuda_array_interface__"));
+    const auto type = nb::cast<std::string>(facts["typestr"]);
+    const auto shape = nb::cast<std::vector<std::int64_t>>(facts["shape"]);
+    const auto element_bytes =
+        static_cast<std::int64_t>(std::stoul(type.substr(std::min<std::size_t>(2, type.size()))));
+    const nb::object at = facts["data"];
+    if (how == access::writes && nb::cast<bool>(at[1])) refuse(what, "this " + name_of(object) + " is read-only");
+    std::int64_t bytes = element_bytes;
+    for (const std::int64_t n : shape) {
+      if (n < 0) throw std::invalid_argument("a negative shape");
+      bytes *= n;
+    }
+    if (bytes != 0 && facts.contains("strides") && !facts["strides"].is_none()) {
+      const auto strides = nb::cast<std::vector<std::int64_t>>(facts["strides"]);
+      std::int64_t next = element_bytes;
+      for (std::size_t i = shape.size(); i-- > 0; next *= shape[i])
+        if (shape[i] != 1 && strides.at(i) != next)
+          refuse(what, "its elements do not follow each other in memory; pass a contiguous copy of it");
+    }
+    made.bytes = {reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(at[0])), static_cast<std::size_t>(bytes)};
+    made.of = element_of_typestr(type);
+  } catch (const runtime::failure&) {
+    throw;
+  } catch (const std::exception& e) {
+    refuse(what,
+           "the `__cuda_array_interface__` of this " + name_of(object) + " is not as its protocol says: " + e.what());
+  }
+  made.owner = std::make_shared<nb::object>(nb::borrow(object));
+  made.is_on_gpu = true;
+  made.producer = nb::borrow(object);
+  return made;
+}
+
 }  // namespace
 
-buffer memory_of(nb::handle object, access how, const char* what) {
+buffer any_memory_of(nb::handle object, access how, const char* what) {
   // The buffer protocol costs a tenth of DLPack.
   if (PyObject_CheckBuffer(object.ptr()) != 0) return exported(object, how, what);
   nb::ndarray<nb::ro> a;
-  if (!nb::hasattr(object, "__dlpack__") || !nb::try_cast(object, a, false)) {
+  const bool has_dlpack = nb::hasattr(object, "__dlpack__");
+  nb::ndarray<> writable;
+  const bool may_write = how == access::writes && has_dlpack && nb::try_cast(object, writable, false);
+  if (may_write) {
+    a = nb::ndarray<nb::ro>(writable);
+  } else if (!has_dlpack || !nb::try_cast(object, a, false)) {
     PyErr_Clear();
+    if (nb::hasattr(object, "__cuda_array_interface__")) return array_of_cuda(object, how, what);
+    if (has_dlpack) refuse(what, "this " + name_of(object) + " cannot be shared: " + why_not_shared(object));
     refuse(what, "an object of type " + name_of(object) +
                      " is no memory; pass one with DLPack or the buffer protocol, such as an array or a bytearray");
   }
-  if (how == access::writes) {
-    nb::ndarray<> writable;
-    if (!nb::try_cast(object, writable, false)) refuse(what, "this " + name_of(object) + " is read-only");
-  }
-  if (a.device_type() != nb::device::cpu::value)
-    refuse(what, "the memory of devices is not supported from Python yet; copy it to the host");
+  if (how == access::writes && !may_write) refuse(what, "this " + name_of(object) + " is read-only");
+  const int kind = a.device_type();
+  const bool is_host = kind == nb::device::cpu::value || kind == nb::device::cuda_host::value;
+  const bool is_cuda = kind == nb::device::cuda::value || kind == nb::device::cuda_managed::value;
+  if (!is_host && !is_cuda)
+    refuse(what, "it lies on a device that is neither the processor nor a GPU of CUDA; copy it to the host");
   if (has_gaps(a)) refuse(what, "its elements do not follow each other in memory; pass a contiguous copy of it");
   const std::size_t bytes = a.size() * ((std::size_t{a.dtype().bits} * a.dtype().lanes + 7) / 8);
   const element of = element_of(a.dtype());
   auto* const at = const_cast<std::byte*>(static_cast<const std::byte*>(a.data()));
-  return {
+  const int device = is_cuda ? a.device_id() : buffer::unknown_device;
+  buffer made{
       std::make_shared<std::pair<nb::object, nb::ndarray<nb::ro>>>(nb::borrow(object), std::move(a)), {at, bytes}, of};
+  if (is_cuda) made.is_on_gpu = true, made.device = device, made.producer = nb::borrow(object);
+  return made;
+}
+
+buffer memory_of(nb::handle object, access how, const char* what) {
+  buffer made = any_memory_of(object, how, what);
+  if (made.is_on_gpu)
+    refuse(what, "it lies on a GPU, and this is for host memory; memory of GPUs is for Transfer, P2P, Collective and "
+                 "Kernel, made with device=\"cuda\"; copy it to the host");
+  return made;
 }
 
 std::uint16_t message_type(element e) noexcept {

@@ -19,12 +19,18 @@ struct buffer {
   keep owner;
   std::span<std::byte> bytes;
   element of = element::bytes;
+  bool is_on_gpu = false;
+  static constexpr int unknown_device = -1;
+  int device = unknown_device;
+  nb::object producer{};  ///< of memory on a GPU: the object, which knows the stream that writes it
 };
 
 enum class access : std::uint8_t { reads, writes };
-/// `what` names the argument in errors. Throws `bad_argument` if the object is no memory, has gaps, lies on a device, or is only readable and
+/// `what` names the argument in errors. Throws `bad_argument` if the object is no memory, has gaps, lies on a GPU, or is only readable and
 /// `writes` is asked for. Never copies.
 buffer memory_of(nb::handle object, access how, const char* what);
+/// Like `memory_of`, and also for memory of CUDA, by DLPack or by `__cuda_array_interface__`.
+buffer any_memory_of(nb::handle object, access how, const char* what);
 /// The type as messages carry it: see `element_type_of`.
 std::uint16_t message_type(element e) noexcept;
 

@@ -1,5 +1,8 @@
 #include "calls.hpp"
 
+#include "cuda.hpp"
+#include "progress.hpp"
+
 #include <parley/runtime/finally.hpp>
 #include <parley/runtime/implementation.hpp>
 
@@ -207,6 +210,18 @@ void home::lead(const std::function<bool()>& is_over) {
   }
 }
 
+bool home::turn_for_streams(int turns) {
+  if (!used_.try_lock()) return true;
+  user_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  ++times_;
+  const runtime::finally over([this, before = ends_.load()] {
+    if (ends_ != before) tell_followers();
+    if (--times_ == 0) unlock();
+  });
+  for (int i = 0; i < turns && *waiting != 0 && loop.turn(); ++i) {}
+  return *waiting != 0;
+}
+
 void home::tell_followers() {
   if (followers_ == 0) return;
   const std::lock_guard lock(turned_mutex_);
@@ -308,6 +323,7 @@ void running::start(runtime::promise_base& frame) {
 void running::on_task_end(runtime::promise_base&) noexcept {
   ended = true;
   at.note_end();
+  on_device.over();
   while (waiting != nullptr) {
     end_of& first = *waiting;
     first.leave();
@@ -340,6 +356,7 @@ void running::call_functions(ready_call& self) noexcept {
 }
 
 running::~running() {
+  on_device.over();
   while (waiting != nullptr) waiting->leave();
   if (is_queued_) root.where().forget(static_cast<ready_call&>(*this));
 }
@@ -361,6 +378,37 @@ void call::on_end(nb::callable f) {
   } else {
     runs()->functions.push_back(std::move(f));
   }
+}
+
+void call::set_device(device_end on_device) {
+  device_end& its = runs()->on_device;
+  its = std::move(on_device);
+  if (done()) its.over();
+}
+
+void call::wait_stream(runtime::device_stream stream) {
+  // A stream has room for some 1,000 entries. After that CUDA waits inside of a launch, and no message can end any more.
+  constexpr std::size_t most_waiting = 32;
+  const hold held = where_->check();
+  if (runs() == nullptr || runs()->on_device.space == nullptr)
+    runtime::raise(
+        {errc::bad_argument, "this call was started without a stream; start it with stream=…, or wait for it"});
+  if (stream == nullptr) runtime::raise({errc::bad_argument, "wait_stream needs a stream"});
+  if (done()) return;
+  device_end& end = runs()->on_device;
+  for (const std::span<const std::byte> each : end.received) end.space->wait_on(each, stream);
+  if (end.sends) {
+    // Not `hold`: messages do not wait for the work behind a hold. No message comes into this memory, which only names the wait.
+    const std::span<const std::byte> name(reinterpret_cast<const std::byte*>(&end), 1);
+    end.awaited.push_back(end.space->expect(name));
+    end.space->wait_on(name, stream);
+  }
+  if (end.waiting != nullptr) return;
+  if (!where_->wait_until([this] { return *where_->waiting < most_waiting || done(); }, 0)) throw nb::python_error();
+  if (done()) return;
+  end.waiting = where_->waiting;
+  ++*end.waiting;
+  if (where_->alone != nullptr) where_->alone->go_on();
 }
 
 bool call::test() {
@@ -420,6 +468,11 @@ void add_calls(nb::module_& m) {
            "Turns the loop for some microseconds. False: the call has not ended, or the program's event loop should "
            "have "
            "a turn first.")
+      .def(
+          "wait_stream", [](call& c, nb::handle stream) { c.wait_stream(stream_of(stream)); }, nb::arg("stream"),
+          "Work that `stream` gets from now on runs after this call, which was started with a stream. The host does "
+          "not wait, but it has to call parley until the call has ended, unless `Rank.start_progress` was called. A "
+          "stream does not notice failures; `wait` raises them.")
       .def(
           "cancel",
           [](call& c) {

@@ -13,6 +13,7 @@
 
 #include <parley/error.hpp>
 #include <parley/runtime/coroutines/run.hpp>
+#include <parley/runtime/dataflow/memory_space.hpp>
 #include <parley/scope.hpp>
 #include <parley/task.hpp>
 
@@ -28,6 +29,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -52,6 +54,7 @@ std::chrono::nanoseconds span_of(seconds s, std::chrono::nanoseconds otherwise);
 runtime::task<> pause(std::chrono::nanoseconds span);
 
 class call;
+class progress;
 struct home;
 using home_ptr = std::shared_ptr<home>;
 
@@ -119,6 +122,20 @@ class [[nodiscard]] hold {
   const home* of_;
 };
 
+/// What streams of a GPU wait for until a call has ended: see `call::wait_stream`.
+struct device_end {
+  runtime::memory_space* space = nullptr;  ///< null: the call has no part on a GPU
+  std::vector<std::span<const std::byte>> received{};
+  bool sends = false;
+  std::vector<std::uint64_t> awaited{};    ///< numbers of `memory_space::expect`
+  std::shared_ptr<std::size_t> waiting{};  ///< see `home::waiting`; null: no stream waits for this call
+  /// The call has ended, so streams go on.
+  void over() noexcept {
+    for (const std::uint64_t each : std::exchange(awaited, {})) space->came(each, runtime::errc::none);
+    if (const auto counted = std::exchange(waiting, nullptr)) --*counted;
+  }
+};
+
 /// How long to spin: about as long as recent waits took (as the reactor does, parley/runtime/time/reactor.hpp).
 struct spin_time {
   void learn(std::int64_t waited_ns) noexcept;
@@ -144,6 +161,9 @@ struct home {
   std::vector<std::weak_ptr<nb::object>> kept_objects{};
   /// The rank has left, so its ops call no function of the program any more.
   void let_go();
+  /// Calls for which streams wait. Their thread may be waiting for a stream meanwhile: see progress.hpp.
+  std::shared_ptr<std::size_t> waiting = std::make_shared<std::size_t>(0);
+  std::shared_ptr<progress> alone{};
   bool is_dead = false;  // a virtual rank: nothing of it goes on, and no transport uses its buffers
   /// What a call begins with: throws `closed` after the rank has left, and `bad_argument` in a child process or, for a virtual rank, in
   /// another thread.
@@ -156,6 +176,9 @@ struct home {
                                                              std::make_move_iterator(abandoned.end()));
     abandoned.erase(over, abandoned.end());
   }
+
+  /// At most `turns` of the loop, unless another thread uses it, as long as streams wait for calls. False: no stream waits. Needs no GIL.
+  bool turn_for_streams(int turns);
 
   // The following need the GIL and a `hold`.
 
@@ -218,7 +241,7 @@ struct running : abandoned_call, runtime::task_observer, private runtime::ready_
   running& operator=(const running&) = delete;
   ~running() override;
   bool done() const noexcept final { return ended; }
-  void cancel() noexcept final { root.cancel(); }
+  void cancel() noexcept override { root.cancel(); }
   void on_task_end(runtime::promise_base&) noexcept final;
   void start(runtime::promise_base& frame);
   /// Until the call has ended, or the coroutine that waits is cancelled.
@@ -254,6 +277,7 @@ struct running : abandoned_call, runtime::task_observer, private runtime::ready_
   home& at;
   std::vector<keep> keeps;
   std::vector<nb::callable> functions;
+  device_end on_device{};
   end_of* waiting = nullptr;
   bool ended = false;
 
@@ -263,7 +287,7 @@ struct running : abandoned_call, runtime::task_observer, private runtime::ready_
 };
 
 template <class T>
-struct running_task final : running {
+struct running_task : running {
   running_task(home& where, runtime::task<T>&& task, std::vector<keep> k)
       : running(where, std::move(k)), frame(std::move(task).release()) {}
   ~running_task() override {
@@ -295,6 +319,11 @@ class call {
   bool ends_at_once();
   /// Calls `f` from the loop once the call has ended.
   void on_end(nb::callable f);
+  /// Work that the stream gets from now on runs after this call: the stream waits, and the host does not. For calls that were started with
+  /// a stream.
+  void wait_stream(runtime::device_stream stream);
+  /// For a call that was started with a stream.
+  void set_device(device_end on_device);
   /// Waits as a coroutine of C++; the call has not ended.
   running::end_of ended() { return running::end_of(*runs()); }
   const home_ptr& where() const noexcept { return where_; }
@@ -312,9 +341,8 @@ class call {
 template <class T, class Convert>
 class call_of final : public call {
  public:
-  call_of(home_ptr where, runtime::task<T>&& task, Convert convert, std::vector<keep> keeps)
-      : call(std::move(where)), convert_(std::move(convert)),
-        runs_(std::make_unique<running_task<T>>(*where_, std::move(task), std::move(keeps))) {
+  call_of(home_ptr where, std::unique_ptr<running_task<T>> runs, Convert convert)
+      : call(std::move(where)), convert_(std::move(convert)), runs_(std::move(runs)) {
     runs_->start(runs_->frame.promise());
   }
   ~call_of() override {
@@ -357,15 +385,20 @@ class call_of final : public call {
 /// Tells the asyncio loop that runs now, if there is one, that a call has begun.
 void tell_event_loop(const home_ptr& where);
 
+template <class T, class Convert>
+std::unique_ptr<call> begin(const home_ptr& where, std::unique_ptr<running_task<T>> runs, Convert convert) {
+  auto made = std::make_unique<call_of<T, Convert>>(where, std::move(runs), std::move(convert));
+  if (!made->done()) tell_event_loop(where);
+  return made;
+}
+
 /// `convert` makes the result for Python, with the GIL. Its `failed`, if it has one, may throw something better than the call's error.
 template <class T, class Convert>
 std::unique_ptr<call> begin(const home_ptr& where, runtime::task<T>&& task, Convert convert,
                             std::vector<keep> keeps = {}) {
   const hold held = where->check();
   where->tidy();
-  auto made = std::make_unique<call_of<T, Convert>>(where, std::move(task), std::move(convert), std::move(keeps));
-  if (!made->done()) tell_event_loop(where);
-  return made;
+  return begin(where, std::make_unique<running_task<T>>(*where, std::move(task), std::move(keeps)), std::move(convert));
 }
 inline std::unique_ptr<call> begin(const home_ptr& where, runtime::task<>&& task, std::vector<keep> keeps = {}) {
   return begin(where, std::move(task), [] { return nb::none(); }, std::move(keeps));
@@ -388,5 +421,6 @@ void add_pipelines(nb::module_& m);
 void add_contextual(nb::module_& m);
 void add_attention(nb::module_& m);
 void add_gemm(nb::module_& m);
+void add_cuda(nb::module_& m);
 
 }  // namespace parley::python

@@ -123,7 +123,10 @@ class flow {
   step exchange(p2p& p, const std::vector<const p2p_operation*>& batch, seconds timeout) {
     const hold held = where_->check();
     runtime::dataflow& here = open();
-    const auto all = operations_of(batch, state_->keeps);
+    const auto all = operations_of(p, batch, state_->keeps);
+    if (p.memory.is_gpu())
+      runtime::raise({errc::bad_argument, "a flow exchanges batches of host memory, and this P2P was made with "
+                                          "device=\"cuda\"; start its batches with `start(batch, stream=…)`"});
     return made(
         p.op.start(here, std::span<const ops::p2p_operation>(all), {.timeout = span_of(timeout, runtime::no_timeout)}));
   }

@@ -1,7 +1,10 @@
 #include "buffers.hpp"
 #include "collected.hpp"
+#include "cuda.hpp"
 #include "ranks.hpp"
 
+#include <parley/cuda_copies.hpp>
+#include <parley/cuda_kernels.hpp>
 #include <parley/offline_tuning.hpp>
 #include <parley/tunable_op.hpp>
 
@@ -96,11 +99,18 @@ words words_of(const nb::args& args, const nb::kwargs& named) {
 class kernel {
  public:
   using op = ops::tunable_op<void(words)>;
-  kernel(rank_ptr where, std::string name, nb::dict implementations, nb::object key, nb::object outputs, bool updates)
-      : where_(std::move(where)), name_(std::move(name)), key_(std::move(key)), outputs_(std::move(outputs)) {
+  kernel(rank_ptr where, std::string name, nb::dict implementations, nb::object key, nb::object outputs, bool updates,
+         const std::string& device)
+      : where_(std::move(where)), memory_(*where_, device, name), name_(std::move(name)), key_(std::move(key)),
+        outputs_(std::move(outputs)) {
     const hold held = where_->check();
     op::options o;
     o.name = name_;
+    if (memory_.is_gpu()) {
+      auto& copies = where_->gpu->copies();
+      gpu_ = std::make_unique<ops::cuda_kernels>(where_->loop, copies.driver(), copies.device());
+      o.device = gpu_.get();
+    }
     for (const auto& [id, f] : implementations) {
       const std::string its = nb::cast<std::string>(nb::str(id));
       if (PyCallable_Check(f.ptr()) == 0)
@@ -135,6 +145,7 @@ class kernel {
 
   void run(words w) {
     const hold held = where_->check();
+    if (gpu_ != nullptr) gpu_->use(current_stream(gpu_->device()));
     (*op_)(w);
     written_.clear();
     if (const auto thrown = std::exchange(interrupted_, nullptr)) std::rethrow_exception(thrown);
@@ -176,13 +187,21 @@ class kernel {
     const nb::object given = called(outputs_, w);
     std::vector<buffer> all;
     if (nb::isinstance<nb::list>(given) || nb::isinstance<nb::tuple>(given)) {
-      for (nb::handle each : given) all.push_back(memory_of(each, access::writes, "outputs"));
+      for (nb::handle each : given) all.push_back(any_memory_of(each, access::writes, "outputs"));
     } else {
-      all.push_back(memory_of(given, access::writes, "outputs"));
+      all.push_back(any_memory_of(given, access::writes, "outputs"));
+    }
+    for (const buffer& each : all) {
+      memory_.check(each, "outputs");
+      if (memory_.is_gpu() && !each.is_on_gpu)
+        runtime::raise(
+            {errc::bad_argument, "kernel " + name_ + ": its outputs lie in host memory, and it runs on a GPU"});
     }
     return all;
   }
   rank_ptr where_;
+  op_memory memory_;  // of its outputs
+  std::unique_ptr<ops::cuda_kernels> gpu_{};
   std::string name_;
   std::vector<buffer> written_{};  // while they are compared
   std::exception_ptr interrupted_{};
@@ -224,16 +243,18 @@ void add_kernels(nb::module_& m) {
   nb::class_<kernel>(
       m, "Kernel", nb::type_slots(collected<kernel>::slots),
       "A kernel with several implementations (parley/tunable_op.hpp). The first call with a new key finds the fastest.")
-      .def(nb::init<rank_ptr, std::string, nb::dict, nb::object, nb::object, bool>(), nb::arg("rank"), nb::arg("name"),
-           nb::arg("implementations"), nb::arg("key") = nb::none(), nb::arg("outputs") = nb::none(),
-           nb::arg("updates") = false,
+      .def(nb::init<rank_ptr, std::string, nb::dict, nb::object, nb::object, bool, const std::string&>(),
+           nb::arg("rank"), nb::arg("name"), nb::arg("implementations"), nb::arg("key") = nb::none(),
+           nb::arg("outputs") = nb::none(), nb::arg("updates") = false, nb::arg("device") = "cpu",
            nb::sig("def __init__(self, rank: Rank, name: str, implementations: dict[str, collections.abc.Callable[..., "
                    "object]], "
                    "key: collections.abc.Callable[..., dict[str, object] | str] | None = None, "
-                   "outputs: collections.abc.Callable[..., object] | None = None, updates: bool = False) -> None"),
+                   "outputs: collections.abc.Callable[..., object] | None = None, updates: bool = False, device: str = "
+                   "'cpu') -> None"),
            "The first implementation is the default. `key` says what the speed depends on. `outputs` returns the "
            "arrays that are written, for the "
-           "numerical check; `updates`: they are also read.")
+           "numerical check; `updates`: they are also read. `device`: `cuda` for implementations that launch work into "
+           "the current stream of torch or CuPy; the GPU times the trials.")
       .def(
           "__call__", [](kernel& k, nb::args args, nb::kwargs named) { k.run(words_of(args, named)); },
           nb::sig("def __call__(self, *args: typing.Any, **named: typing.Any) -> None"))

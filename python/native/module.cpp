@@ -21,4 +21,5 @@ NB_MODULE(_native, m) {
   python::add_contextual(m);
   python::add_attention(m);
   python::add_gemm(m);
+  python::add_cuda(m);
 }

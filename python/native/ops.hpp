@@ -1,9 +1,11 @@
 #pragma once
 /// What the bindings of several ops share: types of elements, configs, and messages in batches.
 #include "buffers.hpp"
+#include "cuda.hpp"
 #include "own_configs.hpp"
 #include "ranks.hpp"
 
+#include <parley/dataflow.hpp>
 #include <parley/p2p.hpp>
 
 #include <algorithm>
@@ -82,14 +84,18 @@ std::string role_of(const role_function& f, runtime::rank_id r, const std::strin
 
 struct p2p {
   rank_ptr where;
+  op_memory memory;
   ops::p2p op;
+  std::shared_ptr<runtime::dataflow> in_streams{};  // orders the batches of streams; made at the first one
 };
 struct p2p_operation {
   ops::p2p_operation op;
-  keep keeps;
+  buffer of;
 };
-/// Throws `bad_argument` for None in the list. The memory of the operations is added to `keeps`.
-std::vector<ops::p2p_operation> operations_of(const std::vector<const p2p_operation*>& batch, std::vector<keep>& keeps);
+/// Throws `bad_argument` for None in the list, and for memory that lies elsewhere than that of `by`. The memory of the operations is added
+/// to `keeps`.
+std::vector<ops::p2p_operation> operations_of(const p2p& by, const std::vector<const p2p_operation*>& batch,
+                                              std::vector<keep>& keeps);
 
 /// The same call, and the wait for its end.
 template <class Op, class... Words>

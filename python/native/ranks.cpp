@@ -1,5 +1,8 @@
 #include "ranks.hpp"
 
+#include "cuda.hpp"
+#include "progress.hpp"
+
 #include <nanobind/stl/tuple.h>
 #include <parley/program.hpp>
 #include <parley/runtime/finally.hpp>
@@ -18,10 +21,14 @@ namespace {
 
 /// A job of its own process. Its members end in the reverse order: the job first.
 struct real_home final : rank_home {
-  explicit real_home(std::unique_ptr<ops::job> j) : rank_home(j->loop(), j->self()), job(std::move(j)) {}
+  explicit real_home(std::unique_ptr<ops::job> j) : rank_home(j->loop(), j->self()), job(std::move(j)) {
+    if (job->gpu() != nullptr) gpu = std::make_shared<rank_gpu>(*job);
+  }
   ~real_home() override {
+    alone.reset();
     // What is still under way ends with the job: its receives, for instance, that nobody has sent to.
     while (!abandoned.empty()) std::exchange(abandoned, {}).clear();
+    gpu.reset();
     const nb::gil_scoped_release free;
     job.reset();
   }
@@ -78,11 +85,13 @@ transports::bootstrap bootstrap_of(std::uint32_t rank, std::uint32_t world_size,
 
 using exchange_of_all = std::optional<std::tuple<std::uint32_t, std::uint32_t, nb::callable>>;
 
-rank_ptr join(seconds timeout, bool strict, const std::string& kind, const exchange_of_all& through) {
+rank_ptr join(seconds timeout, bool strict, const std::string& kind, const exchange_of_all& through,
+              const std::string& device) {
   ops::job_options o;
   o.join_timeout = span_of(timeout, o.join_timeout);
   if (strict) o.undelivered = ops::undelivered_messages::fail;
   o.kind = kind;
+  choose_gpu(o, device);
   if (through) o.bootstrap = bootstrap_of(std::get<0>(*through), std::get<1>(*through), std::get<2>(*through));
   std::unique_ptr<ops::job> made;
   {
@@ -139,6 +148,7 @@ ops::job& job_of(rank_home& r) {
 
 std::string leave(rank_home& r) {
   const hold held = r.check();
+  r.alone.reset();
   ops::parting how{};
   interruptible(r, [&, &job = job_of(r)] { how = job.leave(); });
   switch (how) {
@@ -154,6 +164,7 @@ void leave_after(rank_home& r, nb::handle why) {
   const error its = PyExceptionInstance_Check(why.ptr())
                         ? error_of(why)
                         : error::in_words(errc::exception, {.rank = r.id}, nb::cast<std::string>(nb::str(why)));
+  r.alone.reset();
   interruptible(r, [&, &job = job_of(r)] { job.leave_after(its); });
 }
 
@@ -355,6 +366,10 @@ void add_ranks(nb::module_& m) {
   nb::class_<rank_home, home>(m, "Rank", "This process's place in a job. Make it with `parley.join` or `parley.run`.")
       .def_prop_ro("id", [](const rank_home& r) { return r.id; })
       .def_prop_ro("world_size", [](const rank_home& r) { return r.world_size; })
+      .def_prop_ro(
+          "gpu",
+          [](const rank_home& r) { return r.gpu ? std::optional(r.gpu->copies().device()) : std::optional<int>(); },
+          "The number of its GPU; None: it has none.")
       .def_prop_ro("warnings",
                    [](const rank_home& r) {
                      const hold held = r.check();
@@ -395,6 +410,16 @@ void add_ranks(nb::module_& m) {
           nb::arg("coroutine"),
           "Runs a coroutine that awaits calls of this rank only, without asyncio. The result is what it returns.")
       .def(
+          "start_progress",
+          [](rank_home& r) {
+            const hold held = r.check();
+            job_of(r);
+            if (r.gpu) check_queues(*r.gpu);
+            if (r.alone == nullptr) r.alone = std::make_shared<progress>(r);
+          },
+          "From now on a thread gives the rank's loop its turns while streams wait for calls (`Work.wait_stream`), so "
+          "that the program may wait for streams by CUDA.")
+      .def(
           "write_results",
           [](rank_home& r) {
             const hold held = r.check();
@@ -407,9 +432,9 @@ void add_ranks(nb::module_& m) {
            "Leaves the job because of an error, and tells the other ranks.");
   m.def(
       "join", &join, nb::arg("timeout") = nb::none(), nb::arg("strict") = false, nb::arg("kind") = "",
-      nb::arg("through") = nb::none(),
+      nb::arg("through") = nb::none(), nb::arg("device") = "cpu",
       nb::sig(
-          R"(def join(timeout: float | None = None, strict: bool = False, kind: str = "", through: tuple[int, int, collections.abc.Callable[[bytes], collections.abc.Sequence[bytes]]] | None = None) -> Rank)"),
+          R"(def join(timeout: float | None = None, strict: bool = False, kind: str = "", through: tuple[int, int, collections.abc.Callable[[bytes], collections.abc.Sequence[bytes]]] | None = None, device: str = "cpu") -> Rank)"),
       "Joins the job that the environment describes; alone, a world of one rank.");
   m.def("simulate", &simulate, nb::arg("main"), nb::arg("ranks") = 2, nb::arg("seed") = 1, nb::arg("faults") = "none",
         nb::arg("strict") = false);

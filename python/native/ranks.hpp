@@ -10,11 +10,14 @@
 
 namespace parley::python {
 
+class rank_gpu;
+
 /// Outlives the ops and calls that hold it.
 struct rank_home : home {
   rank_home(runtime::executor& ex, ops::rank& r) : home(ex), self(&r), id(r.id()), world_size(r.world_size()) {}
   ops::rank* self;  // gone once the rank has left: call `check` before a use
   std::uint32_t id, world_size;
+  std::shared_ptr<rank_gpu> gpu{};  // null: the rank has none
 };
 using rank_ptr = std::shared_ptr<rank_home>;
 

@@ -74,6 +74,7 @@ from .errors import BadArgument, Failure, PeerFailed, Timeout  # noqa: E402
 if TYPE_CHECKING:
     from . import autotuners as autotuners
     from . import configs as configs
+    from . import cuda as cuda
     from . import registration as registration
     from .agree import Agreement
     from .contextual import contextual_autotune
@@ -89,13 +90,14 @@ if TYPE_CHECKING:
     )
 
 __version__: str = _native.version
+has_cuda: bool = _native.has_cuda
 __all__ = ["Agreement", "BadArgument", "Collective", "Constraints", "Contextual", "CoordinatedOp", "Dataflow", "Decision", "Estimate",
            "Evidence", "ExpectedTime", "Failure", "FlowStep", "Gemm", "Halo", "HaloPlan", "Hierarchy", "Kernel", "Loop", "MeshField",
            "P2P", "P2POperation", "PairedOpConfig", "PeerFailed", "Pipeline", "PipelineReport", "Rank", "RankEstimate", "RankPart",
            "RankTime", "RegisteredPair", "RingAttention", "RoleFunction", "RoleOp", "Schedule", "Timeout", "TrainingPipeline", "Transfer",
-           "Tunables", "TunedStage", "TunedStages", "Work", "autotuners", "configs", "contextual_autotune", "current", "join",
-           "register_asymmetric_autotuning", "register_coordinated_autotuning", "register_heterogeneous_autotuning",
-           "register_paired_op_autotuning", "registration", "run", "simulate", "tunable", "tunables"]
+           "Tunables", "TunedStage", "TunedStages", "Work", "autotuners", "configs", "contextual_autotune", "cuda", "current", "has_cuda",
+           "join", "register_asymmetric_autotuning", "register_coordinated_autotuning",
+           "register_heterogeneous_autotuning", "register_paired_op_autotuning", "registration", "run", "simulate", "tunable", "tunables"]
 
 Main = Callable[[Rank], Coroutine[Any, Any, None] | None]
 AllGather = Callable[[bytes], Sequence[bytes]]
@@ -104,7 +106,7 @@ _was_launched = False
 
 # What few programs use, and what takes long to load, is loaded when it is first used: names by their modules.
 _modules = {"Agreement": "agree", "Dataflow": "dataflow", "autotuners": "autotuners", "configs": "configs", "contextual_autotune": "contextual",
-            **dict.fromkeys(["PairedOpConfig", "RegisteredPair", "RoleFunction", "register_asymmetric_autotuning",
+            "cuda": "cuda", **dict.fromkeys(["PairedOpConfig", "RegisteredPair", "RoleFunction", "register_asymmetric_autotuning",
                              "register_coordinated_autotuning", "register_heterogeneous_autotuning", "register_paired_op_autotuning",
                              "registration"], "registration")}
 
@@ -127,16 +129,21 @@ class join:  # noqa: N801: a function with an end
     Alone, a process is a world of one rank. At the end of the block the rank leaves; an exception is told to the other ranks. `timeout`:
     seconds to wait for the other ranks. `strict`: messages that no rank has received are an error. `kind`: this rank's hardware, for
     `Rank.kind_of`. `through`: (rank, world size, all_gather), for a program that can exchange bytes among its ranks already:
-    `all_gather(mine)` returns the bytes of all ranks. It is called twice, and replaces a launcher's environment.
+    `all_gather(mine)` returns the bytes of all ranks. It is called twice, and replaces a launcher's environment. `device`: `cuda` gives
+    the rank a GPU, for operations on its memory (parley.cuda). The ranks of a host take its GPUs in turn; `cuda:1` names one.
     """
 
     def __init__(self, timeout: float | None = None, strict: bool = False, kind: str = "",
-                 through: tuple[int, int, AllGather] | None = None) -> None:
+                 through: tuple[int, int, AllGather] | None = None, device: str = "cpu") -> None:
         global _current, _was_launched
         if _was_launched:
             raise BadArgument("this process has joined its job before; a process that a launcher has started joins once")
         _was_launched = through is None and any(name in os.environ for name in ("PARLEY_RANK", "PARLEY_WORLD"))
-        self.rank: Rank = _native.join(timeout, strict, kind, through)
+        if device != "cpu":
+            from . import cuda  # noqa: PLC0415: few programs need it
+
+            cuda.load_libraries()
+        self.rank: Rank = _native.join(timeout, strict, kind, through, device)
         self.parting = ""
         self._process = os.getpid()
         _current = self.rank
@@ -164,11 +171,11 @@ def current() -> Rank:
     return _current
 
 
-def run(main: Main, *, timeout: float | None = None, strict: bool = False) -> int:
+def run(main: Main, *, timeout: float | None = None, strict: bool = False, device: str = "cpu") -> int:
     """Joins the job, calls `main(rank)` and leaves. Returns the exit status: 0; 1 after an error, which is printed; 3 if messages were not
-    received and `strict` is set. An `async def` may await calls of its rank, without asyncio."""
+    received and `strict` is set. An `async def` may await calls of its rank, without asyncio. `device`: see `join`."""
     try:
-        joined = join(timeout, strict)
+        joined = join(timeout, strict, device=device)
     except Failure as why:
         print(f"parley: {why}", file=sys.stderr)
         return 1

@@ -16,6 +16,7 @@ class Progress:
     """Looks every millisecond, and less often after a while without calls."""
 
     shortest_s, longest_s = 0.001, 0.02
+    between_looks_s = 0.0001  # while a GPU copies, which wakes nobody; the threads of the program have the GIL meanwhile
 
     def __init__(self, rank: _native.Rank) -> None:
         self.rank = rank
@@ -61,3 +62,5 @@ class Progress:
             has_more = self.after_turn()
             if has_nothing_to_do:
                 ready.poll(1000 * pause_s)
+            elif self.rank.gpu is not None:
+                time.sleep(self.between_looks_s)

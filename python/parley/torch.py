@@ -1,11 +1,21 @@
-"""A backend of torch.distributed: `init_process_group("parley")`. Tensors on the host.
+"""A backend of torch.distributed: `init_process_group("parley")`. Tensors on the host, and on this rank's GPU.
 
 Sends and receives between each pair of ranks, and the all-reduces and broadcasts of each group, run the config that their ranks have agreed
 on. Calls start at once and in their order; `Work.wait` waits. A thread of this module moves them on while the program computes.
 
 torch needs two objects for a group. `Backend` does the work; the operators of torch, DistributedDataParallel, FSDP and DTensor reach it
 through torch's C++ classes. These give Python a `Work` that never says that it is complete, so `Group` takes the calls that come from
-Python straight to the `Backend`.
+Python straight to the `Backend`. Before torch 2.15 Python could make no `Backend`: then only calls from Python reach parley.
+
+On a GPU, a call reads and writes its tensors after the work that the current stream has when it starts. Work that is enqueued after
+`Work.wait` finds the results. The rank's GPU is the current device when the default group is made (`torch.cuda.set_device` before), or
+`device_id`.
+
+`Work.wait` waits on the host. After `parley.torch.wait_on = "stream"`, which holds for groups that are made later, it lets the current
+stream wait for sends, receives and batches of tensors on GPUs, and a thread of parley's keeps the messages moving. At most 64 messages are
+then in flight; `Work.wait` of a further one also waits on the host. The rules of docs/gpu.md for streams that wait hold: free no device
+memory meanwhile, and launch each kernel once before, or set CUDA_MODULE_LOADING=EAGER. A later call raises what such a message has failed
+with.
 """
 
 from __future__ import annotations
@@ -18,10 +28,10 @@ import select
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -30,10 +40,42 @@ import parley
 from parley._progress import Progress
 
 configs = ["direct", "chunked(chunk_bytes=256KiB)", "chunked(chunk_bytes=1MiB in_flight=4)", "put", "get"]
+gpu_configs = [*configs, "nccl"]
 sum_configs = ["star", "chain", "tree", "two_shot"]
 news_configs = ["star", "chain", "tree"]
 
-_BackendBase: Any = torch._C._distributed_c10d.Backend
+wait_on: Literal["host", "stream"] = "host"  # what waits in `Work.wait` of sends and receives on GPUs
+
+
+class _PlainBackend:
+    """What a `Backend` inherits where torch has no class for Python."""
+
+    supports_splitting = False
+
+    def __init__(self, place: int, size: int) -> None:
+        self._numbers = place, size
+
+    def rank(self) -> int:
+        return self._numbers[0]
+
+    def size(self) -> int:
+        return self._numbers[1]
+
+
+def _base() -> Any:
+    class Probe(torch._C._distributed_c10d.Backend):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(0, 1)
+
+    try:
+        Probe()
+    except TypeError:
+        return _PlainBackend
+    return torch._C._distributed_c10d.Backend
+
+
+_BackendBase: Any = _base()
+_has_backends = _BackendBase is not _PlainBackend
 _Op = dist.ReduceOp
 # The reductions of parley's all-reduce, and how torch combines two tensors: for the others, and for types that parley does not reduce.
 _native = {_Op.SUM: "sum", _Op.AVG: "sum", _Op.PREMUL_SUM: "sum", _Op.PRODUCT: "product", _Op.MIN: "min", _Op.MAX: "max"}
@@ -42,6 +84,11 @@ _combine: dict[Any, Callable[..., torch.Tensor]] = {
     _Op.MIN: torch.minimum, _Op.MAX: torch.maximum, _Op.BAND: torch.bitwise_and, _Op.BOR: torch.bitwise_or, _Op.BXOR: torch.bitwise_xor}
 _reduced_by_parley = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32,
                       torch.int64, torch.uint16, torch.uint32, torch.uint64}
+
+
+def _is_reduced_by_parley(numbers: torch.Tensor, kind: Any) -> bool:
+    """On GPUs parley sums only."""
+    return kind in _native and numbers.dtype in _reduced_by_parley and (not numbers.is_cuda or _native[kind] == "sum")
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -99,17 +146,20 @@ class Work(dist.Work):
     """What a call of torch.distributed returns. Several threads may wait for it; one of them finishes it."""
 
     def __init__(self, progress: _Progress, works: Iterable[parley.Work], results: list[torch.Tensor],
-                 then: Iterable[Callable[[], object]] = ()) -> None:
+                 then: Iterable[Callable[[], object]] = (), in_streams: deque[parley.Work] | None = None) -> None:
+        """`in_streams`: the current stream waits for the works, which then go to this list."""
         super().__init__()
+        self._in_streams = in_streams
         self._progress, self._works, self._results, self._then = progress, list(works), results, list(then)
         self._lock = threading.RLock()
         self._is_over = False
         self._error: BaseException | None = None
         self._futures: list[Any] = []
 
-    def begin(self, works: list[parley.Work], results: list[torch.Tensor], then: list[Callable[[], object]]) -> None:
+    def begin(self, works: list[parley.Work], results: list[torch.Tensor], then: list[Callable[[], object]],
+              in_streams: deque[parley.Work] | None) -> None:
         """Of a batch, whose sends and receives are collected before they start."""
-        self._works, self._results, self._then = works, results, then
+        self._works, self._results, self._then, self._in_streams = works, results, then, in_streams
 
     def with_results(self, results: list[torch.Tensor], then: Iterable[Callable[[], object]] = ()) -> Work:
         """`then`: what else happens at the end."""
@@ -122,7 +172,9 @@ class Work(dist.Work):
         if timeout:
             _drive(self._progress.rank, self.is_completed, timeout.total_seconds(), "a Work has not ended within the timeout of its wait")
         with self._lock:
-            if not self._is_over:
+            if not self._is_over and self._in_streams is not None and not timeout:
+                self._wait_in_stream(self._in_streams)
+            elif not self._is_over:
                 self._finish()
         if self._error is not None:
             raise self._error
@@ -139,6 +191,15 @@ class Work(dist.Work):
 
     def _has_arrived(self) -> bool:
         return all(work.test() for work in self._works)
+
+    def _wait_in_stream(self, after: deque[parley.Work]) -> None:
+        """The current stream waits, and what `then` enqueues comes after that."""
+        stream = torch.cuda.current_stream()
+        for work in self._works:
+            work.wait_stream(stream)
+        after += self._works
+        self._works = []
+        self._finish()
 
     def _finish(self) -> None:
         """Waits for the end. An error is kept."""
@@ -184,7 +245,7 @@ class Work(dist.Work):
 
     def get_future(self) -> Any:
         """A future of the results."""
-        future: Any = torch.futures.Future()
+        future: Any = torch.futures.Future(devices=sorted({t.device for t in self._results if t.is_cuda}, key=str))
         with self._lock:
             if self._is_over:
                 self._settle(future)
@@ -310,13 +371,16 @@ class _FromAny(Work):
         return -1 if self._place is None else self._place
 
 
+_Posted = tuple[torch.Tensor, parley.P2POperation]  # with the tensor, or one where it is
+
+
 class _Batch:
     """Sends and receives between `_start_coalescing` and `_end_coalescing`."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
         self.works: list[parley.Work] = []
-        self.operations: list[parley.P2POperation] = []
+        self.operations: list[_Posted] = []
         self.then: list[Callable[[], object]] = []
         self.results: list[torch.Tensor] = []
 
@@ -324,12 +388,17 @@ class _Batch:
 class _Operations:
     """A group's operations for tensors of one kind of device."""
 
-    def __init__(self, rank: parley.Rank, members: list[int], name: str) -> None:
-        self._rank, self._members, self._name = rank, members, name
-        self.pairs = parley.P2P(rank, name, ranks=members, configs=configs)
-        self.inner = parley.P2P(rank, f"{name}.inner", ranks=members, configs=configs)
+    def __init__(self, rank: parley.Rank, members: list[int], name: str, device: str) -> None:
+        self._rank, self._members, self._name, self._device = rank, members, name, device
+        known = gpu_configs if device == "cuda" else configs
+        self.pairs = parley.P2P(rank, name, ranks=members, configs=known, device=device)
+        self.inner = parley.P2P(rank, f"{name}.inner", ranks=members, configs=known, device=device)
         self.sums = self._collective("sums", members[0], "all_reduce", sum_configs)
         self._news: dict[int, parley.Collective] = {}
+
+    def start(self, pairs: parley.P2P, batch: list[parley.P2POperation]) -> parley.Work:
+        """In the order of the current stream, on a GPU."""
+        return pairs.start(batch, stream=torch.cuda.current_stream() if self._device == "cuda" else None)
 
     def news_of(self, root: int) -> parley.Collective:
         """The broadcasts of a rank."""
@@ -339,31 +408,66 @@ class _Operations:
 
     def _collective(self, suffix: str, leader: int, kind: str, of: list[str]) -> parley.Collective:
         role = dict.fromkeys(self._members, "worker") | {leader: "leader"}
-        return parley.Collective(self._rank, f"{self._name}.{suffix}", role=lambda r: role.get(r, "idle"), kind=kind, configs=of)
+        return parley.Collective(self._rank, f"{self._name}.{suffix}", role=lambda r: role.get(r, "idle"), kind=kind, configs=of,
+                                 device=self._device)
 
 
 class Backend(_BackendBase):  # type: ignore[misc]
     """The ranks of a group, by their places in it. Its methods have the names and arguments of torch's class."""
 
-    supports_coalescing = True
+    supports_coalescing = _has_backends
 
     def __init__(self, progress: _Progress, members: list[int], name: str, timeout: float, own: _Job | None) -> None:
         self._me, self._size = members.index(progress.rank.id), len(members)
         super().__init__(self._me, self._size)
         self._progress, self._members, self._timeout, self._own = progress, members, timeout, own
-        self._on_host = _Operations(progress.rank, members, name)
+        self._name = name
+        self._on_host = _Operations(progress.rank, members, name, "cpu")
+        self._on_gpu: _Operations | None = None  # made at its first use
+        self._in_streams: deque[parley.Work] = deque()  # streams wait for them, and nobody has looked at their outcomes
+        self._waits_in_streams = _waits_in_streams() and progress.rank.gpu is not None
+        if self._waits_in_streams:
+            progress.rank.start_progress()
         self._any: dict[int, _AnySource] = {}  # by tag
         self._batch: _Batch | None = None
         self._barriers = itertools.count(1)
 
     def _of(self, tensor: torch.Tensor) -> _Operations:
         """The operations for tensors where this one is."""
-        if tensor.device.type != "cpu":
-            raise ValueError(f"parley moves tensors on the host; this one is on {tensor.device}")
-        return self._on_host
+        if tensor.device.type == "cpu":
+            return self._on_host
+        if tensor.device.type != "cuda":
+            raise ValueError(f"parley moves tensors on the host and on GPUs of CUDA; this one is on {tensor.device}")
+        if self._on_gpu is None:
+            if self._progress.rank.gpu is None:
+                why = parley.cuda.why_not() or "the default group was made before this process could use its GPU"
+                raise ValueError(f"parley cannot move a tensor on {tensor.device}: {why}")
+            self._on_gpu = _Operations(self._progress.rank, self._members, f"{self._name}.cuda", "cuda")
+        return self._on_gpu
+
+    def _start(self, posted: list[_Posted], inner: bool = False) -> list[parley.Work]:
+        """One batch for each kind of memory."""
+        works = []
+        for kind in dict.fromkeys(tensor.device.type for tensor, _ in posted):
+            mine = [(tensor, operation) for tensor, operation in posted if tensor.device.type == kind]
+            by = self._of(mine[0][0])
+            works.append(by.start(by.inner if inner else by.pairs, [operation for _, operation in mine]))
+        return works
+
+    def _streams_for(self, tensors: list[torch.Tensor]) -> deque[parley.Work] | None:
+        """Where works go that streams wait for; None: the host waits. Raises what an earlier one has failed with."""
+        if not self._waits_in_streams or not tensors or not all(t.is_cuda for t in tensors):
+            return None
+        while self._in_streams and self._in_streams[0].done():
+            self._in_streams.popleft().take()
+        return self._in_streams
 
     def getBackendName(self) -> str:  # noqa: N802: torch's name
         return "parley"
+
+    @property
+    def has_gpu(self) -> bool:
+        return self._progress.rank.gpu is not None
 
     @property
     def options(self) -> Any:
@@ -378,14 +482,19 @@ class Backend(_BackendBase):  # type: ignore[misc]
         for source in self._any.values():
             source.cancel()
         self._any.clear()
-        if self._own is not None:
-            self._own.leave()
+        try:
+            while self._in_streams:
+                self._in_streams.popleft().wait()
+        finally:
+            if self._own is not None:
+                self._own.leave()
 
     abort = shutdown
 
-    def decision(self, peer: int, bytes_: int) -> parley.Decision:
-        """What this rank and the one at place `peer` have agreed on for messages of that size."""
-        return self._on_host.pairs.decision(bytes_, self._rank_at(peer))
+    def decision(self, peer: int, bytes_: int, device: str = "cpu") -> parley.Decision:
+        """What this rank and the one at place `peer` have agreed on for messages of that size, between tensors of that kind of device."""
+        by = self._of(torch.empty(0, device=device))
+        return by.pairs.decision(bytes_, self._rank_at(peer))
 
     def _seconds(self, opts: Any) -> float:
         given = getattr(opts, "timeout", None)
@@ -403,7 +512,7 @@ class Backend(_BackendBase):  # type: ignore[misc]
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int) -> Work:
         to = self._rank_at(dst)
-        return self._post(tensors, [parley.P2P.isend(_to_read(t), to=to, tag=tag, timeout=self._timeout) for t in tensors], [])
+        return self._post(tensors, [(t, parley.P2P.isend(_to_read(t), to=to, tag=tag, timeout=self._timeout)) for t in tensors], [])
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> Work:
         then: list[Callable[[], object]] = []
@@ -414,21 +523,19 @@ class Backend(_BackendBase):  # type: ignore[misc]
             if arrival is not None:
                 then.append(lambda: tensor.detach().copy_(arrival.data.view(tensor.shape)))
                 return self._post(tensors, [], then, [arrival.work])
-        operations = [parley.P2P.irecv(_to_write(t, then), source=source, tag=tag, timeout=self._timeout) for t in tensors]
+        operations = [(t, parley.P2P.irecv(_to_write(t, then), source=source, tag=tag, timeout=self._timeout)) for t in tensors]
         return self._post(tensors, operations, then)
 
-    def _post(self, tensors: list[torch.Tensor], operations: list[parley.P2POperation], then: list[Callable[[], object]],
+    def _post(self, tensors: list[torch.Tensor], operations: list[_Posted], then: list[Callable[[], object]],
               started: Iterable[parley.Work] = ()) -> Work:
         if self._batch is None:
-            return Work(self._progress, [*started, *self._start(tensors, operations)], tensors, then)
+            in_streams = None if started else self._streams_for(tensors)
+            return Work(self._progress, [*started, *self._start(operations)], tensors, then, in_streams)
         self._batch.works += started
         self._batch.operations += operations
         self._batch.then += then
         self._batch.results += tensors
         return self._batch.work
-
-    def _start(self, tensors: list[torch.Tensor], operations: list[parley.P2POperation]) -> list[parley.Work]:
-        return [self._of(tensors[0]).pairs.start(operations)] if operations else []
 
     def start_coalescing(self) -> None:
         self._batch = _Batch(Work(self._progress, (), []))
@@ -437,14 +544,15 @@ class Backend(_BackendBase):  # type: ignore[misc]
         batch, self._batch = self._batch, None
         if batch is None:
             raise ValueError("no batch of sends and receives was begun")
-        batch.work.begin([*batch.works, *self._start(batch.results, batch.operations)], batch.results, batch.then)
+        in_streams = None if batch.works else self._streams_for(batch.results)
+        batch.work.begin([*batch.works, *self._start(batch.operations)], batch.results, batch.then, in_streams)
         return batch.work
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Work:
         (tensor,) = tensors
 
         def post(place: int, data: torch.Tensor) -> parley.Work:
-            return self._of(data).pairs.start([parley.P2P.irecv(data, source=self._members[place], tag=tag, timeout=self._timeout)])
+            return self._start([(data, parley.P2P.irecv(data, source=self._members[place], tag=tag, timeout=self._timeout))])[0]
 
         source = self._any.setdefault(tag, _AnySource(post, [p for p in range(self._size) if p != self._me]))
         return _FromAny(self._progress, source, tensor)
@@ -454,10 +562,10 @@ class Backend(_BackendBase):  # type: ignore[misc]
         """By places. A rank's message to itself is a copy."""
         if self._me in to and self._me in source:
             source[self._me].detach().copy_(to[self._me].detach().reshape(source[self._me].shape))
-        batch = [parley.P2P.isend(_to_read(t), to=self._members[p], timeout=seconds) for p, t in to.items() if p != self._me]
-        batch += [parley.P2P.irecv(_to_write(t, then), source=self._members[p], timeout=seconds)
+        batch = [(t, parley.P2P.isend(_to_read(t), to=self._members[p], timeout=seconds)) for p, t in to.items() if p != self._me]
+        batch += [(t, parley.P2P.irecv(_to_write(t, then), source=self._members[p], timeout=seconds))
                   for p, t in source.items() if p != self._me]
-        return [self._of(next(iter([*to.values(), *source.values()]))).inner.start(batch)] if batch else []
+        return self._start(batch, inner=True)
 
     # ---- reductions
 
@@ -481,7 +589,7 @@ class Backend(_BackendBase):  # type: ignore[misc]
         numbers = torch.view_as_real(memory) if memory.is_complex() and kind in (_Op.SUM, _Op.AVG, _Op.PREMUL_SUM) else memory
         if numbers.numel() == 0:
             return []
-        if kind in _native and numbers.dtype in _reduced_by_parley:
+        if _is_reduced_by_parley(numbers, kind):
             return [self._of(numbers).sums.iall_reduce(numbers, by=_native[kind], timeout=seconds)]
         mine = memory.clone()
         parts = [mine if p == self._me else torch.empty_like(mine) for p in range(self._size)]
@@ -636,11 +744,16 @@ class Group(dist.ProcessGroup):
     """torch's group of one `Backend`."""
 
     def __init__(self, backend: Backend, store: Any) -> None:
-        super().__init__(store, backend.rank(), backend.size())
+        if _has_backends:
+            super().__init__(store, backend.rank(), backend.size())
+        else:
+            super().__init__(backend.rank(), backend.size())
         self._backend = backend
-        custom = dist.ProcessGroup.BackendType.CUSTOM
-        self._set_default_backend(custom)
-        self._register_backend(torch.device("cpu"), custom, backend)
+        if _has_backends:
+            custom = dist.ProcessGroup.BackendType.CUSTOM
+            self._set_default_backend(custom)
+            for device in ("cpu", "cuda") if backend.has_gpu else ("cpu",):
+                self._register_backend(torch.device(device), custom, backend)
 
     def getBackendName(self) -> str:  # noqa: N802: torch's name
         return "parley"
@@ -653,18 +766,18 @@ class Group(dist.ProcessGroup):
         del device
         return self._backend.end_coalescing()
 
-    def decision(self, peer: int, bytes_: int) -> parley.Decision:
-        """What this rank and the one at place `peer` have agreed on for messages of that size."""
-        return self._backend.decision(peer, bytes_)
+    def decision(self, peer: int, bytes_: int, device: str = "cpu") -> parley.Decision:
+        """What this rank and the one at place `peer` have agreed on for messages of that size, between tensors of that kind of device."""
+        return self._backend.decision(peer, bytes_, device)
 
 
 def _straight(name: str) -> Callable[..., Any]:
     """The method of a `Group` that calls the `Backend`. torch's class brings other forms of arguments into the one that a backend has."""
-    of_torch = getattr(dist.ProcessGroup, name)
+    of_torch = getattr(dist.ProcessGroup, name, None)
 
     @functools.wraps(getattr(Backend, name))
     def call(self: Group, *words: Any, **named: Any) -> Any:
-        if words and isinstance(words[0], torch.Tensor) and name in _of_lists:
+        if of_torch is not None and words and isinstance(words[0], torch.Tensor) and name in _of_lists:
             return of_torch(self, *words, **named)
         return getattr(self._backend, name)(*words, **named)
 
@@ -677,12 +790,26 @@ for _name in [*_of_lists, "send", "recv", "recv_anysource", "barrier", "monitore
               "all_to_all_single"]:
     setattr(Group, _name, _straight(_name))
 
+# What Python calls before torch 2.15, whose C++ classes have no group of Python's.
+_earlier = {"_allgather_base": "all_gather_single", "_reduce_scatter_base": "reduce_scatter_single", "alltoall_base": "all_to_all_single",
+            "allgather_into_tensor_coalesced": "all_gather_single_coalesced",
+            "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced", "shutdown": "shutdown", "abort": "abort",
+            "set_timeout": "set_timeout"}
+if not _has_backends:
+    for _name, _its in _earlier.items():
+        setattr(Group, _name, _straight(_its))
+    _group: Any = Group
+    _group._get_backend = lambda self, device: self._backend
+    _group._set_group_name = lambda self, name: setattr(self, "_name", name)
+    _group.group_name = property(lambda self: self._name)
+
 
 class _Job:
     """The job of a group that has its own, and of the groups of parley within it."""
 
     def __init__(self, of: Any) -> None:
-        self._joined = parley.join(timeout=of.timeout.total_seconds(), through=_through(of.store, of.group_rank, of.group_size))
+        self._joined = parley.join(timeout=of.timeout.total_seconds(), through=_through(of.store, of.group_rank, of.group_size),
+                                   device=_gpu_of(of))
         self.progress = _Progress(self._joined.rank)
         self.made: Counter[str] = Counter()  # groups by torch's name; parley's names are for ever, and torch uses its own again
         # Also in the processes of torch.multiprocessing, which do not run the functions of atexit.
@@ -711,6 +838,22 @@ def _through(store: Any, rank: int, size: int) -> tuple[int, int, parley.AllGath
     return rank, size, all_gather
 
 
+def _gpu_of(of: Any) -> str:
+    """The device of a group's job."""
+    if not torch.cuda.is_available() or not parley.cuda.is_available():
+        return "cpu"
+    bound = getattr(getattr(of, "process_group", None), "bound_device_id", None)
+    if bound is not None and bound.index is not None:
+        return f"cuda:{bound.index}"
+    return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_initialized() else "cuda"
+
+
+def _waits_in_streams() -> bool:
+    if wait_on not in ("host", "stream"):
+        raise ValueError(f'parley.torch.wait_on is "host" or "stream", and not {wait_on!r}')
+    return wait_on == "stream"
+
+
 def _create(of: Any, options: Any = None) -> Backend | Group:
     """Called on the members of a new group. Those of a world that is another backend's join a job for each group."""
     global _world
@@ -726,13 +869,13 @@ def _create(of: Any, options: Any = None) -> Backend | Group:
     job.made[of.group_id] += 1
     backend = Backend(job.progress, members, f"torch.{of.group_id}.{job.made[of.group_id]}", of.timeout.total_seconds(), own)
     # A group with another backend for other devices stays torch's own.
-    is_alone = not of.process_group._device_types and of.process_group._get_backend_name() == "custom"
+    is_alone = not _has_backends or (not of.process_group._device_types and of.process_group._get_backend_name() == "custom")
     return Group(backend, of.store) if is_alone else backend
 
 
 def register() -> None:
     """Makes "parley" a backend. torch finds this function by the package's entry point, so a program need not import this module."""
-    dist.Backend.register_backend("parley", _create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend("parley", _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 register()

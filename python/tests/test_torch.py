@@ -506,7 +506,7 @@ fails(ValueError, "cannot be shared by 2 ranks", lambda: dist.reduce_scatter_ten
 fails(ValueError, "has no rank 7", lambda: dist.send(torch.ones(1), 7))
 fails(ValueError, "has no rank -1", lambda: backend.recv([torch.ones(1)], -1, 0))
 fails(ValueError, "has no rank 2", lambda: dist.broadcast(torch.ones(1), 2))
-fails(ValueError, "moves tensors on the host; this one is on meta", lambda: group.allreduce([torch.ones(2, device="meta")]))
+fails(ValueError, "moves tensors on the host and on GPUs of CUDA; this one is on meta", lambda: group.allreduce([torch.ones(2, device="meta")]))
 fails(ValueError, "no batch", lambda: backend.end_coalescing())
 fails(ValueError, "only a receive from any rank", lambda: dist.all_reduce(torch.ones(1), async_op=True).source_rank())
 # Ranks that differ in sizes are told, on both sides; the group works on.
