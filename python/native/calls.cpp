@@ -396,6 +396,7 @@ void call::wait_stream(runtime::device_stream stream) {
   if (stream == nullptr) runtime::raise({errc::bad_argument, "wait_stream needs a stream"});
   if (done()) return;
   device_end& end = runs()->on_device;
+  ++where_->stream_waits;
   for (const std::span<const std::byte> each : end.received) end.space->wait_on(each, stream);
   if (end.sends) {
     // Not `hold`: messages do not wait for the work behind a hold. No message comes into this memory, which only names the wait.

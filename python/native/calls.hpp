@@ -129,10 +129,12 @@ struct device_end {
   bool sends = false;
   std::vector<std::uint64_t> awaited{};    ///< numbers of `memory_space::expect`
   std::shared_ptr<std::size_t> waiting{};  ///< see `home::waiting`; null: no stream waits for this call
+  std::shared_ptr<bool> is_over{};         ///< see `rank_gpu::note`
   /// The call has ended, so streams go on.
   void over() noexcept {
     for (const std::uint64_t each : std::exchange(awaited, {})) space->came(each, runtime::errc::none);
     if (const auto counted = std::exchange(waiting, nullptr)) --*counted;
+    if (is_over) *is_over = true;
   }
 };
 
@@ -163,6 +165,7 @@ struct home {
   void let_go();
   /// Calls for which streams wait. Their thread may be waiting for a stream meanwhile: see progress.hpp.
   std::shared_ptr<std::size_t> waiting = std::make_shared<std::size_t>(0);
+  std::uint64_t stream_waits = 0;  // how often streams were made to wait
   std::shared_ptr<progress> alone{};
   bool is_dead = false;  // a virtual rank: nothing of it goes on, and no transport uses its buffers
   /// What a call begins with: throws `closed` after the rank has left, and `bad_argument` in a child process or, for a virtual rank, in

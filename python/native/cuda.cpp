@@ -1,5 +1,7 @@
 #include "cuda.hpp"
 
+#include "flow_calls.hpp"
+
 #include <dlfcn.h>
 #include <parley/cuda_space.hpp>
 #ifdef PARLEY_PYTHON_CUDA
@@ -134,6 +136,17 @@ transports::cuda_stream current_stream(int device) {
   return reinterpret_cast<transports::cuda_stream>(nb::cast<std::uintptr_t>(found));
 }
 
+const std::shared_ptr<runtime::dataflow>& rank_gpu::flow_of_streams(const rank_home& where) {
+  // A flow remembers which buffers have failed, and the program may have filled them since.
+  if (flow_ == nullptr || flow_->running() == 0) flow_ = flow_of(where);
+  return flow_;
+}
+
+void rank_gpu::note(use u) {
+  std::erase_if(uses_, [](const use& each) { return *each.over; });
+  uses_.push_back(std::move(u));
+}
+
 rank_gpu::~rank_gpu() {
   if (stream_ != nullptr) copies().driver().destroy(stream_);
 }
@@ -155,7 +168,7 @@ void rank_gpu::after_producer(const buffer& b, runtime::device_stream stream) {
   space().after(b.bytes, stream);
 }
 
-op_memory::op_memory(const rank_home& rank, const std::string& device, const std::string& op)
+op_memory::op_memory(rank_home& rank, const std::string& device, const std::string& op)
     : home_(&rank), gpu_(rank.gpu.get()) {
   if (device != "cpu" && device != "cuda")
     runtime::raise({errc::bad_argument, "op " + op + ": its device is cpu or cuda, and not \"" + device +
@@ -165,6 +178,22 @@ op_memory::op_memory(const rank_home& rank, const std::string& device, const std
     runtime::raise(
         {errc::bad_argument,
          "op " + op + ": its buffers are to lie on a GPU, and this rank has none; join with device=\"cuda\""});
+}
+
+void op_memory::until_sent(const ops::p2p_operation& o) const {
+  const bool sends = o.what == ops::p2p_operation::kind::send;
+  const auto hinders = [&](const rank_gpu::use& u) {
+    return u.in_flow ? u.sends && u.stream_waits != home_->stream_waits : !(u.sends && sends);
+  };
+  const auto is_free = [&] { return !gpu_->any_use(o.bytes, hinders); };
+  if (!is_free() && !home_->wait_until(is_free, 0)) throw nb::python_error();
+}
+
+void op_memory::after_producer(const buffer& b, runtime::device_stream stream) const {
+  if (gpu_ == nullptr) return;
+  const auto is_free = [&] { return !gpu_->any_use(b.bytes, [](const rank_gpu::use&) { return true; }); };
+  if (!is_free() && !home_->wait_until(is_free, 0)) throw nb::python_error();
+  gpu_->after_producer(b, stream);
 }
 
 op_memory::~op_memory() {

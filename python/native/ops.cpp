@@ -131,6 +131,17 @@ void prepare(transfer& t, const buffer& b, const char* what, runtime::device_str
   t.memory.after_producer(b, stream);
   t.memory.let_peers_in(b, [&t](std::span<std::byte> all) { return t.op.registered(all); });
 }
+/// The call was started with a stream. `expected`: the word of a receive.
+void follow_stream(const transfer& t, call& c, const buffer& b, std::uint64_t expected = 0) {
+  device_end end{.space = t.memory.space(), .sends = expected == 0, .is_over = std::make_shared<bool>(false)};
+  if (expected != 0) {
+    end.received.push_back(b.bytes);
+    end.awaited.push_back(expected);
+  }
+  t.where->gpu->note({b.bytes, end.sends, false, t.where->stream_waits, end.is_over});
+  c.set_device(std::move(end));
+}
+
 std::unique_ptr<call> isend(transfer& t, nb::handle data, rank_id to, std::uint32_t tag, seconds timeout,
                             nb::handle stream) {
   const buffer b = any_memory_of(data, access::reads, "data");
@@ -140,7 +151,7 @@ std::unique_ptr<call> isend(transfer& t, nb::handle data, rank_id to, std::uint3
   const ops::send_options o{.to = to, .tag = tag, .timeout = span_of(timeout, {})};
   auto made =
       with_type(b.of, [&]<class T>() { return begin(t.where, send_as<T>(t.op, elements_of<T>(b), o), {b.owner}); });
-  if (after != nullptr) made->set_device({.space = t.memory.space(), .sends = true});
+  if (after != nullptr) follow_stream(t, *made, b);
   return made;
 }
 std::unique_ptr<call> ireceive(transfer& t, nb::handle into, rank_id source, std::uint32_t tag, seconds timeout,
@@ -150,16 +161,13 @@ std::unique_ptr<call> ireceive(transfer& t, nb::handle into, rank_id source, std
   const hold held = t.where->check();
   prepare(t, b, "into", after);
   ops::receive_options o{.from = source, .tag = tag, .timeout = span_of(timeout, {})};
-  device_end end{.space = t.memory.space()};
-  const runtime::finally over([&] { end.over(); });
-  if (after != nullptr) {
-    o.expected = end.space->expect(b.bytes);
-    end.received.push_back(b.bytes);
-    end.awaited.push_back(o.expected);
-  }
+  if (after != nullptr) o.expected = t.memory.space()->expect(b.bytes);
+  const runtime::finally over([&] {
+    if (o.expected != 0) t.memory.space()->came(o.expected, errc::none);
+  });
   auto made = with_type(
       b.of, [&]<class T>() { return begin(t.where, receive_as<T>(t.op, elements_of<T>(b), o), &count_of, {b.owner}); });
-  if (after != nullptr) made->set_device(std::exchange(end, {}));
+  if (after != nullptr) follow_stream(t, *made, b, std::exchange(o.expected, 0));
   return made;
 }
 void send(transfer& t, nb::handle data, rank_id to, std::uint32_t tag, seconds timeout) {
@@ -212,16 +220,17 @@ p2p_operation post(ops::p2p_operation::kind what, nb::handle object, rank_id pee
 
 std::unique_ptr<call> exchange_in_stream(p2p& p, const std::vector<ops::p2p_operation>& batch, std::vector<keep> keeps,
                                          const ops::batch_options& o) {
-  if (p.in_streams == nullptr) p.in_streams = flow_of(*p.where);
-  device_end end{.space = p.memory.space()};
+  for (const ops::p2p_operation& each : batch) p.memory.until_sent(each);
+  rank_gpu& gpu = *p.where->gpu;
+  const auto flow = gpu.flow_of_streams(*p.where);
+  device_end end{.space = p.memory.space(), .is_over = std::make_shared<bool>(false)};
+  auto made = follow(p.where, flow, p.op.start(*flow, batch, o), std::move(keeps));
   for (const ops::p2p_operation& each : batch) {
-    if (each.what == ops::p2p_operation::kind::send) {
-      end.sends = true;
-    } else {
-      end.received.push_back(each.bytes);
-    }
+    const bool sends = each.what == ops::p2p_operation::kind::send;
+    gpu.note({each.bytes, sends, true, p.where->stream_waits, end.is_over});
+    if (!sends) end.received.push_back(each.bytes);
+    end.sends |= sends;
   }
-  auto made = follow(p.where, p.in_streams, p.op.start(*p.in_streams, batch, o), std::move(keeps));
   made->set_device(std::move(end));
   return made;
 }

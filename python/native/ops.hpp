@@ -5,7 +5,6 @@
 #include "own_configs.hpp"
 #include "ranks.hpp"
 
-#include <parley/dataflow.hpp>
 #include <parley/p2p.hpp>
 
 #include <algorithm>
@@ -86,7 +85,6 @@ struct p2p {
   rank_ptr where;
   op_memory memory;
   ops::p2p op;
-  std::shared_ptr<runtime::dataflow> in_streams{};  // orders the batches of streams; made at the first one
 };
 struct p2p_operation {
   ops::p2p_operation op;

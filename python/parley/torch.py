@@ -845,7 +845,8 @@ def _gpu_of(of: Any) -> str:
     bound = getattr(getattr(of, "process_group", None), "bound_device_id", None)
     if bound is not None and bound.index is not None:
         return f"cuda:{bound.index}"
-    return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_initialized() else "cuda"
+    cuda: Any = torch.cuda
+    return f"cuda:{cuda.current_device()}" if cuda.is_initialized() else "cuda"
 
 
 def _waits_in_streams() -> bool:
