@@ -6,8 +6,8 @@
 
 A step sends a tensor to the other rank and receives one from it, and waits for both, as programs do: `Work.wait`. A row is the time of a
 step: the median over rounds of many steps, each of which ends when the GPU has done all of them. With `stream` only the stream waits for
-steps, as it always does for those of NCCL. Results are compared. If a size takes longer than a minute, the stacks of all threads are printed
-and the program ends.
+steps, as it always does for those of NCCL. Results are compared. If a size takes longer than a minute, the program prints the stacks of all
+threads and ends.
 """
 
 from __future__ import annotations

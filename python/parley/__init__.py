@@ -14,7 +14,7 @@
         raise SystemExit(parley.run(main))
 
 `python -m parley run -n 2 program.py` starts two ranks of it; mpirun, srun and torchrun do, too. Buffers are whatever has DLPack or the
-buffer protocol, in place: NumPy arrays, torch tensors on the host, bytearrays.
+buffer protocol, in place: NumPy arrays, torch tensors, bytearrays. For memory on GPUs see parley.cuda.
 
 Each call has two forms: `send` waits for its end, and `isend` returns a `Work`, which one can test, wait for, or await: in asyncio, or in a
 coroutine that parley runs itself (`parley.run` and `parley.simulate` with an `async def`).

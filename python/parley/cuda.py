@@ -7,13 +7,15 @@
         acts = parley.Transfer(rank, "acts", role=…, configs=["direct", "put", "get"], device="cuda")
         acts.send(tensor, to=1)                                # after the kernels that torch's current stream has now
 
-An operation that is made with `device="cuda"` takes buffers on its rank's GPU: torch tensors, and whatever else has DLPack or
-`__cuda_array_interface__`. The configs say by which plane a message moves (docs/gpu.md): `direct` and `chunked` by pinned host memory, `put`
-and `get` from GPU to GPU, `nccl` by NCCL. A rank offers those that its machine can run, and the decision says why others are missing.
+`Transfer`, `P2P`, `Collective` and `Kernel`, made with `device="cuda"`, take buffers on their rank's GPU: torch tensors, and whatever else
+has DLPack or `__cuda_array_interface__`. The configs say by which plane a message moves (docs/gpu.md): `direct` and `chunked` by pinned
+host memory, `put` and `get` from GPU to GPU, `nccl` by NCCL. A rank offers those that its machine can run, and the decision says why
+others are missing.
 
 Calls in the order of streams: with `stream=s` a call runs after the work that `s` has now, and `work.wait_stream(s)` lets later work of
 `s` run after the call. The host does not wait. But calls go on only while the program is in a call of parley. So do not wait for a stream
-by CUDA (`torch.cuda.synchronize`, `tensor.item()`) while it waits for a call of parley: wait for the call first.
+by CUDA (`torch.cuda.synchronize`, `tensor.item()`) while it waits for a call of parley: wait for the call first, or call
+`rank.start_progress()` before, which starts a thread that keeps calls going.
 """
 
 from __future__ import annotations

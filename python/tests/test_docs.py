@@ -4,7 +4,7 @@
     <!-- python: torchrun 2; needs: torch -->         as two ranks of torchrun
     <!-- python: alone -->  <!-- python: ray -->      as one process
 
-`status: any` allows an error at the end. Further lines of the comment are code that the block takes for granted.
+`needs: gpu` skips the block where there is none. `status: any` allows an error at the end. Further lines of the comment are code that the block takes for granted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 from test_torch import launched
+
+import parley
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"(?:<!-- python: ([^\n]*?)(?: -->|\n(.*?)-->)\n)?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -38,6 +40,10 @@ def test_a_snippet_runs(page: Path, found: re.Match[str], tmp_path: Path) -> Non
     way, *rest = how.split("; ")
     said = dict(part.split(": ") for part in rest)
     needs = re.findall(r"^import (numpy|torch|ray)\b", code, re.MULTILINE) + [n for n in [said.get("needs")] if n]
+    if "gpu" in needs:
+        needs.remove("gpu")
+        if why := parley.cuda.why_not():
+            pytest.skip(f"needs a GPU: {why}")
     for module in needs:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")

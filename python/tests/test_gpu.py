@@ -110,6 +110,36 @@ def test_a_thread_keeps_calls_going_while_the_program_waits_for_a_stream(job: Jo
     assert made.returncode == 0 and made.stdout.count("well") == 2, made.stdout + made.stderr
 
 
+def test_many_batches_of_one_buffer_run_ahead_of_the_host(job: Job) -> None:
+    made = job(program("""
+        rank.start_progress()
+        ring = parley.P2P(rank, "ring", configs=["direct", "chunked(chunk_bytes=64KiB)", "put"], device="cuda")
+        s = torch.cuda.current_stream()
+        for size in (8, 1 << 16, 1 << 20):
+            say(rank.id, size)
+            x, y = torch.zeros(size, device="cuda"), torch.zeros(size, device="cuda")
+            log = torch.zeros(200, device="cuda")
+            x.fill_(1), y.fill_(1), log[0].copy_(y[-1]), (log == 1).all().item()     # loads the kernels: see docs/gpu.md
+            works = []
+            for step in range(200):
+                x.fill_(step + 1000 * rank.id)
+                if step % 2:
+                    mine = [ring.start([ring.isend(x, to=peer)], stream=s), ring.start([ring.irecv(y, source=peer)], stream=s)]
+                else:
+                    mine = [ring.start([ring.isend(x, to=peer), ring.irecv(y, source=peer)], stream=s)]
+                for work in mine:
+                    work.wait_stream(s)
+                log[step].copy_(y[-1])
+                works += mine
+            torch.cuda.synchronize()
+            for work in works:
+                work.wait()
+            assert log.tolist() == [step + 1000 * peer for step in range(200)], log
+        say("well", rank.id)
+    """), limit=50)
+    assert made.returncode == 0 and made.stdout.count("well") == 2, made.stdout + made.stderr
+
+
 def test_transfers_follow_the_current_stream_and_a_given_one(job: Job) -> None:
     made = job(program("""
         numbers = parley.Transfer(rank, "numbers", role=lambda r: "sender" if r == 0 else "receiver", configs=["direct", "put", "get"],
@@ -251,9 +281,14 @@ def test_kernels_are_timed_on_the_gpu_and_their_outputs_compared(job: Job) -> No
 
 
 def test_wrong_memory_is_refused_and_nothing_hangs(job: Job) -> None:
-    made = job(program("""
+    made = job(program(f"""
+        import sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+    """ + """
+        from test_gpu_memory import OnDevice
         import numpy
         on_gpu, on_host = parley.P2P(rank, "gpu", device="cuda"), parley.P2P(rank, "host")
+        flow, sums = parley.Dataflow(rank), parley.Collective(rank, "sums", device="cuda")
         x = torch.zeros(1000, device="cuda")
         for words, call in {
             "lies on a GPU": lambda: on_host.exchange([on_host.isend(x, to=peer)]),
@@ -263,6 +298,9 @@ def test_wrong_memory_is_refused_and_nothing_hangs(job: Job) -> None:
             "started without a stream": lambda: rank.sleep(0).wait_stream(torch.cuda.current_stream()),
             "operations on a GPU": lambda: on_host.start([on_host.isend(numpy.zeros(1), to=peer)], stream=torch.cuda.current_stream()),
             "`stream` is a stream": lambda: on_gpu.start([], stream="s"),
+            "start(batch, stream": lambda: flow.exchange(on_gpu, [on_gpu.isend(x, to=peer)]),
+            "`between` is for host memory": lambda: sums.all_reduce(x, between=print),
+            "cuda:6, and this rank's GPU is": lambda: on_gpu.start([on_gpu.isend(OnDevice(2, 6), to=peer)]),
         }.items():
             say(rank.id, words)
             try:

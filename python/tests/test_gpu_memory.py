@@ -19,7 +19,8 @@ class Like:
                  read_only: bool = False, **others: Any) -> None:
         self.memory = bytearray(256)
         at = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        self.__cuda_array_interface__ = {"shape": shape, "typestr": typestr, "strides": strides, "data": (at, read_only), "version": 3, **others}
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": typestr, "strides": strides, "data": (at, read_only), "version": 3,
+                                         **others}
 
 
 class _Tensor(ctypes.Structure):
@@ -32,10 +33,10 @@ class _Tensor(ctypes.Structure):
 class OnDevice:
     """Four floats, by DLPack, on a device of that type."""
 
-    def __init__(self, device_type: int) -> None:
+    def __init__(self, device_type: int, number: int = 0) -> None:
         self.memory, self.shape = (ctypes.c_float * 4)(), (ctypes.c_int64 * 1)(4)
-        self.tensor = _Tensor(ctypes.addressof(self.memory), device_type, 0, 1, 2, 32, 1, self.shape, None, 0, None, None)
-        self.device = (device_type, 0)
+        self.tensor = _Tensor(ctypes.addressof(self.memory), device_type, number, 1, 2, 32, 1, self.shape, None, 0, None, None)
+        self.device = (device_type, number)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device
@@ -63,6 +64,37 @@ def test_operations_on_host_memory_refuse_that_of_gpus(on_gpu: object) -> None:
         parley.tunables(rank).enable()
         parley.tunables(rank).set_numerical_check_tolerances(True)
         refused(lambda: scale(on_gpu), "outputs", "lies on a GPU")
+
+
+@pytest.mark.parametrize("on_gpu", [Like(), OnDevice(CUDA)])
+def test_other_operations_say_which_ones_take_memory_of_gpus(on_gpu: object) -> None:
+    with parley.join() as rank, parley.Dataflow(rank) as flow:
+        batches, tree = parley.P2P(rank, "batches"), parley.Hierarchy(rank, "tree")
+        halo = parley.Halo(rank, "halo", ranks=[1])
+        for call in (lambda: tree.all_reduce(on_gpu), lambda: halo.plan(on_gpu), lambda: flow.compute(print, reads=[on_gpu])):
+            refused(call, "lies on a GPU", "Transfer, P2P, Collective and Kernel", 'device="cuda"')
+        refused(lambda: flow.exchange(batches, [batches.isend(on_gpu, to=0)]), "data", "lies on a GPU")
+
+
+class Mine:
+    """A config of the program, for groups and for transfers."""
+
+    name = "mine"
+    wire_class = "mine"
+
+    async def lead(self, g: object) -> None:
+        raise AssertionError
+
+    work = send = receive = lead
+
+
+def test_functions_of_own_configs_are_for_host_memory() -> None:
+    with parley.join() as rank:
+        words = "own config mine", "host memory"
+        refused(lambda: parley.Collective(rank, "sums", configs=["star", Mine()], device="cuda"), "op sums", *words)
+        refused(lambda: parley.P2P(rank, "batches", configs=[Mine()], device="cuda"), "op batches", *words)
+        # As a further config it is left out, so only the missing GPU is an error.
+        refused(lambda: parley.P2P(rank, "batches", configs=["direct", Mine()], device="cuda"), "this rank has none")
 
 
 def test_what_an_array_of_cuda_says_is_checked() -> None:

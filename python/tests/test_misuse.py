@@ -26,7 +26,8 @@ def refusal(f: Any, *args: Any, **named: Any) -> str:
 def test_wrong_arguments_are_named_with_what_was_given_and_what_is_taken() -> None:
     with parley.join() as rank:
         p = parley.P2P(rank, "p")
-        takes = "the call is P2P.start(batch: Sequence[P2POperation], timeout: float | None = None)"
+        takes = ("the call is P2P.start(batch: Sequence[P2POperation], timeout: float | None = None, "
+                 "stream: object | None = None)")
         assert refusal(p.start, None) == f"P2P.start: `batch` takes Sequence[P2POperation], not None; {takes}"
         assert refusal(p.start, [], timeout="soon") == f"P2P.start: `timeout` takes float | None, not a str; {takes}"
         assert refusal(p.start) == f"P2P.start: the argument `batch` is missing; {takes}"
