@@ -31,7 +31,7 @@ def test_wrong_arguments_are_named_with_what_was_given_and_what_is_taken() -> No
         assert refusal(p.start, None) == f"P2P.start: `batch` takes Sequence[P2POperation], not None; {takes}"
         assert refusal(p.start, [], timeout="soon") == f"P2P.start: `timeout` takes float | None, not a str; {takes}"
         assert refusal(p.start) == f"P2P.start: the argument `batch` is missing; {takes}"
-        assert refusal(p.start, [], 1.0, 2) == f"P2P.start: 3 arguments are too many; {takes}"
+        assert refusal(p.start, [], 1.0, None, 2) == f"P2P.start: 4 arguments are too many; {takes}"
         assert refusal(p.start, [], when=1) == f"P2P.start: there is no argument `when`; {takes}"
         assert "the value of `batch` does not fit" in refusal(p.start, [3])
         assert "P2P: `rank` takes Rank, not an int" in refusal(parley.P2P, 3, "q")
