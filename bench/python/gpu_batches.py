@@ -18,6 +18,9 @@ import statistics
 import sys
 import time
 
+if sys.argv[2:3] == ["stream"]:
+    os.environ["CUDA_MODULE_LOADING"] = "EAGER"  # see parley.torch
+
 import torch
 import torch.distributed as dist
 

@@ -176,6 +176,8 @@ buffer array_of_cuda(nb::handle object, access how, const char* what) {
 buffer any_memory_of(nb::handle object, access how, const char* what) {
   // The buffer protocol costs a tenth of DLPack.
   if (PyObject_CheckBuffer(object.ptr()) != 0) return exported(object, how, what);
+  if (const nb::object asks = nb::getattr(object, "requires_grad", nb::none()); asks.is(nb::handle(Py_True)))
+    refuse(what, "this " + name_of(object) + " requires grad, and parley computes none; pass its detach()");
   nb::ndarray<nb::ro> a;
   const bool has_dlpack = nb::hasattr(object, "__dlpack__");
   nb::ndarray<> writable;
@@ -195,6 +197,9 @@ buffer any_memory_of(nb::handle object, access how, const char* what) {
   const bool is_cuda = kind == nb::device::cuda::value || kind == nb::device::cuda_managed::value;
   if (!is_host && !is_cuda)
     refuse(what, "it lies on a device that is neither the processor nor a GPU of CUDA; copy it to the host");
+  // Some exporters of GPUs' arrays give other strides by DLPack.
+  if (has_gaps(a) && is_cuda && nb::hasattr(object, "__cuda_array_interface__"))
+    return array_of_cuda(object, how, what);
   if (has_gaps(a)) refuse(what, "its elements do not follow each other in memory; pass a contiguous copy of it");
   const std::size_t bytes = a.size() * ((std::size_t{a.dtype().bits} * a.dtype().lanes + 7) / 8);
   const element of = element_of(a.dtype());

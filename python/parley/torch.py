@@ -13,9 +13,9 @@ On a GPU, a call reads and writes its tensors after the work that the current st
 
 `Work.wait` waits on the host. After `parley.torch.wait_on = "stream"`, which holds for groups that are made later, it lets the current
 stream wait for sends, receives and batches of tensors on GPUs, and a thread of parley's keeps the messages moving. At most 64 messages are
-then in flight; `Work.wait` of a further one also waits on the host. The rules of docs/gpu.md for streams that wait hold: free no device
-memory meanwhile, and launch each kernel once before, or set CUDA_MODULE_LOADING=EAGER. A later call raises what such a message has failed
-with.
+then in flight; `Work.wait` of a further one also waits on the host. It needs the variable CUDA_MODULE_LOADING=EAGER, set before CUDA
+starts: otherwise CUDA loads a kernel when it is first launched, and for that waits until all streams are at rest. Free no device memory
+meanwhile (docs/gpu.md has all rules). A later call raises what such a message has failed with.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import functools
 import itertools
 import math
 import multiprocessing.util
+import os
 import select
 import sys
 import threading
@@ -852,6 +853,9 @@ def _gpu_of(of: Any) -> str:
 def _waits_in_streams() -> bool:
     if wait_on not in ("host", "stream"):
         raise ValueError(f'parley.torch.wait_on is "host" or "stream", and not {wait_on!r}')
+    if wait_on == "stream" and os.environ.get("CUDA_MODULE_LOADING") != "EAGER":
+        raise RuntimeError('parley.torch.wait_on = "stream" needs CUDA_MODULE_LOADING=EAGER, set before CUDA starts: otherwise the first '
+                           "launch of a kernel waits for all streams, and they for messages that the program then cannot move")
     return wait_on == "stream"
 
 

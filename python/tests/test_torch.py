@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import Job
+
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
@@ -489,6 +491,26 @@ print("well")
 dist.destroy_process_group()
 """)
     assert made.returncode == 0 and made.stdout.count("well") == 2, made.stdout + made.stderr
+
+
+def test_a_tensor_that_requires_grad_is_refused_by_name(job: Job) -> None:
+    made = job("""
+import parley, torch
+
+def main(rank):
+    numbers = parley.P2P(rank, "numbers")
+    x = torch.zeros(4, requires_grad=True)
+    for make in (lambda: numbers.isend(x, to=0), lambda: numbers.irecv(x, source=0)):
+        try:
+            make()
+        except parley.BadArgument as why:
+            assert "this Tensor requires grad" in str(why) and "detach()" in str(why), why
+            print("told")
+    numbers.isend(x.detach(), to=0)
+
+raise SystemExit(parley.run(main))
+""", ranks=1)
+    assert made.returncode == 0 and made.stdout.count("told") == 2, made.stdout + made.stderr
 
 
 def test_what_cannot_work_is_an_error_that_says_why(tmp_path: Path) -> None:
