@@ -10,7 +10,7 @@ What had to change from the way that Triton-distributed writes it, and why:
 - The decorator has the same name and arguments. What it tunes is a `parley.Kernel` with named implementations, and not a function under
   `@triton.autotune`: an implementation may be any function, and parley asks it for nothing but to be called.
 - There, a producer on another stream copies shards while the kernel on this stream waits for each of them on the device. Here a shard is a
-  message into the memory of the host, and its `Work` is waited for before its product. Data on GPUs is not exchanged from Python yet.
+  message into the memory of the host, and its `Work` is waited for before its product. A `P2P` with `device="cuda"` would move it between GPUs.
 - With a GPU, torch and Triton, two tilings of a Triton kernel are further implementations; they copy to the GPU and back
   (triton_multiply.py). Where an implementation fails, it is left out on all ranks.
 - `outputs` names what the kernel writes, so that a wrong implementation can be found (`set_numerical_check_tolerances`).
