@@ -1,9 +1,10 @@
 // Arguments that do not fit: nanobind lists the signatures, and parley says which argument is wrong.
 #include "calls.hpp"
 
+#include <cstdarg>
 #include <cstring>
 
-// The linker sends all calls of PyErr_SetString in this module here (CMakeLists.txt), as nanobind has no other place to change this text.
+// The linker sends all calls of these two in this module here (CMakeLists.txt), as nanobind has no other place to change its texts.
 extern "C" {
 void __real_PyErr_SetString(PyObject* type,
                             const char* text);  // NOLINT(bugprone-reserved-identifier): the linker's name
@@ -18,5 +19,15 @@ void __wrap_PyErr_SetString(PyObject* type, const char* text) {  // NOLINT(bugpr
     }
   }
   __real_PyErr_SetString(type, text);
+}
+
+PyObject* __wrap_PyErr_Format(PyObject* type, const char* format, ...) {  // NOLINT(bugprone-reserved-identifier)
+  std::va_list words;
+  va_start(words, format);
+  const bool is_known = std::strcmp(format, "%s: no constructor defined!") == 0;
+  PyErr_FormatV(type, is_known ? "a program cannot make a %s; functions and methods of parley return it" : format,
+                words);
+  va_end(words);
+  return nullptr;
 }
 }

@@ -44,7 +44,7 @@ std::unique_ptr<call> iforward(ring_attention& r, nb::handle q, nb::handle k, nb
                                   memory_of(v, access::reads, "v"), memory_of(out, access::writes, "out")};
   if (!nb::hasattr(q, "shape"))
     runtime::raise({errc::bad_argument, "q: pass an array, with (heads, rows, dimensions)"});
-  const auto shape = nb::cast<std::vector<std::uint64_t>>(q.attr("shape"));
+  const std::vector<std::uint64_t> shape = shape_of(q, "q");
   if (shape.size() != 3) runtime::raise({errc::bad_argument, "q: its shape is not (heads, rows, dimensions)"});
   for (std::size_t i = 1; i < all.size(); ++i) {
     if (all[i].of != all[0].of || all[i].bytes.size() != all[0].bytes.size())

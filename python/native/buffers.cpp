@@ -89,6 +89,19 @@ element element_of(const char* format) {
   }
 }
 
+/// Pointers mean nothing to another rank, and Python would follow those that a receive has written.
+bool has_pointers(const char* format) {
+  if (format == nullptr) return false;
+  bool is_name = false;
+  for (const char* at = format; *at != 0; ++at) {
+    if (*at == ':') is_name = !is_name;
+    const bool is_complex = at[1] == 'f' || at[1] == 'd' || at[1] == 'g';
+    if (!is_name && (std::string_view("O&PzX").find(*at) != std::string_view::npos || (*at == 'Z' && !is_complex)))
+      return true;
+  }
+  return false;
+}
+
 /// The buffer protocol keeps the memory in place.
 struct view {
   Py_buffer of{};
@@ -104,9 +117,16 @@ buffer exported(nb::handle object, access how, const char* what) {
   const auto owner = std::make_shared<view>();
   Py_buffer& seen = owner->of;
   if (PyObject_GetBuffer(object.ptr(), &seen, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
-    PyErr_Clear();
+    const nb::python_error why;
+    if (PyObject_GetBuffer(object.ptr(), &seen, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+      PyErr_Clear();
+      refuse(what, "the memory of this " + name_of(object) + " cannot be shared: " + plain_text(why.value()));
+    }
     refuse(what, "its elements do not follow each other in memory; pass a contiguous copy of it");
   }
+  if (has_pointers(seen.format))
+    refuse(what, "this " + name_of(object) +
+                     " has Python objects or pointers as elements; exchange bytes, such as those of pickle.dumps");
   if (how == access::writes && seen.readonly != 0) refuse(what, "this " + name_of(object) + " is read-only");
   return {owner, {static_cast<std::byte*>(seen.buf), static_cast<std::size_t>(seen.len)}, element_of(seen.format)};
 }
@@ -217,6 +237,13 @@ buffer memory_of(nb::handle object, access how, const char* what) {
     refuse(what, "it lies on a GPU, and this is for host memory; memory of GPUs is for Transfer, P2P, Collective and "
                  "Kernel, made with device=\"cuda\"; copy it to the host");
   return made;
+}
+
+std::vector<std::uint64_t> shape_of(nb::handle array, const char* what) {
+  const nb::object given = array.attr("shape");
+  std::vector<std::uint64_t> shape;
+  if (nb::try_cast(given, shape)) return shape;
+  refuse(what, "its shape is " + plain_text(nb::repr(given)) + ", which is no tuple of sizes");
 }
 
 std::uint16_t message_type(element e) noexcept {

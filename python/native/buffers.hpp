@@ -31,6 +31,8 @@ enum class access : std::uint8_t { reads, writes };
 buffer memory_of(nb::handle object, access how, const char* what);
 /// Like `memory_of`, and also for memory of CUDA, by DLPack or by `__cuda_array_interface__`.
 buffer any_memory_of(nb::handle object, access how, const char* what);
+/// The `shape` of an array. Throws `bad_argument` if it is no tuple of sizes.
+std::vector<std::uint64_t> shape_of(nb::handle array, const char* what);
 /// The type as messages carry it: see `element_type_of`.
 std::uint16_t message_type(element e) noexcept;
 

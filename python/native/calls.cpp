@@ -40,6 +40,7 @@ namespace {
 std::atomic<bool> is_closing = false;
 std::atomic<std::thread::id> closer;
 std::atomic<int> coming_back = 0;  // threads that take the GIL
+std::atomic<int> inside = 0;       // how often `with_gil` is held
 
 /// Counts this thread among those that take the GIL. At the end of the interpreter it does not return.
 void come_back(const home* where) noexcept {
@@ -47,19 +48,28 @@ void come_back(const home* where) noexcept {
   if (!is_closing || closer.load() == std::this_thread::get_id()) return;
   --coming_back;
   if (where != nullptr) where->abandon_lock();
-  for (;;) ::pause();
+  sleep_for_ever();
 }
 
-/// Needs the GIL. From now on, no thread but this one takes the GIL in here.
+/// Needs the GIL. From now on, no thread but this one takes the GIL in here. Functions of the program that run on other threads have a
+/// moment to end.
 void close_interpreter() {
+  constexpr std::chrono::milliseconds a_moment(300);
   closer = std::this_thread::get_id();
   is_closing = true;
-  while (coming_back > 0) {
+  const auto until = std::chrono::steady_clock::now() + a_moment;
+  while (coming_back > 0 || (inside > 0 && std::chrono::steady_clock::now() < until)) {
     const nb::gil_scoped_release free;
     sched_yield();
   }
 }
 }  // namespace
+
+void sleep_for_ever() noexcept {
+  for (;;) ::pause();
+}
+
+bool is_left_running() noexcept { return is_closing && inside > 0; }
 
 without_gil::~without_gil() {
   come_back(where_);
@@ -70,7 +80,13 @@ without_gil::~without_gil() {
 with_gil::with_gil() {
   come_back(nullptr);
   state_ = PyGILState_Ensure();
+  ++inside;
   --coming_back;
+}
+
+with_gil::~with_gil() {
+  --inside;
+  PyGILState_Release(state_);
 }
 
 void home::abandon_lock() const noexcept {
@@ -350,6 +366,7 @@ void running::call_functions(ready_call& self) noexcept {
     try {
       f();
     } catch (nb::python_error& e) {
+      pass_on_interrupt(e);
       e.discard_as_unraisable("a function that was called at the end of a call of parley");
     }
   }
@@ -426,8 +443,20 @@ task<> pause(std::chrono::nanoseconds span) {
   if (!woken) runtime::raise(woken.reason());
 }
 
+const void*& inside_op::now() noexcept {
+  static thread_local const void* op = nullptr;
+  return op;
+}
+
+void inside_op::check(const void* op) {
+  if (op != nullptr && op == now())
+    runtime::raise({errc::bad_argument, "a function of an operation waits for a call of the same operation, which ends "
+                                        "only after that function; make the call after it"});
+}
+
 nb::object call::wait() {
   const hold held = where_->check();
+  if (!done()) inside_op::check(op);
   constexpr int looks = 32;
   if (where_->wait_until([this] { return done(); }, looks)) return take();
   cancel();

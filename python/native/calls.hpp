@@ -23,6 +23,7 @@
 #include <condition_variable>
 #include <coroutine>
 #include <cstdint>
+#include <cxxabi.h>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -45,6 +46,10 @@ nb::object exception_of(const runtime::error& e);
 /// The error that a Python exception stands for, for the other ranks.
 runtime::error error_of(nb::handle thrown);
 inline runtime::error error_of(const nb::python_error& e) { return error_of(e.value()); }
+/// `str(o)`, with escapes for what is no UTF-8. Never throws an exception of the program.
+std::string plain_text(nb::handle o);
+/// An exception that the loop would keep for itself: Ctrl-C is for the program, whatever function of it runs at that time.
+void pass_on_interrupt(const nb::python_error& e);
 
 /// Nothing: the op's own timeout.
 using seconds = std::optional<double>;
@@ -84,6 +89,8 @@ struct abandoned_call {
   virtual void cancel() noexcept = 0;
 };
 
+[[noreturn]] void sleep_for_ever() noexcept;
+
 /// Like nanobind's `gil_scoped_release` and `gil_scoped_acquire`, for threads that may still wait when the interpreter ends. Python would
 /// end such a thread where it takes the GIL, by an exception that C++ may not pass on; so the thread sleeps there for ever instead.
 class without_gil {
@@ -103,11 +110,24 @@ class with_gil {
   with_gil();
   with_gil(const with_gil&) = delete;
   with_gil& operator=(const with_gil&) = delete;
-  ~with_gil() { PyGILState_Release(state_); }
+  ~with_gil();
 
  private:
   PyGILState_STATE state_;
 };
+
+/// Runs code of the program that may take long, on any thread. If the interpreter ends meanwhile, Python unwinds that thread's stack, which
+/// C++ may not go on with; so the thread sleeps for ever instead.
+template <class F>
+PyObject* run_program(const F& f) {
+  try {
+    return f();
+  } catch (abi::__forced_unwind&) {
+    sleep_for_ever();
+  }
+}
+/// True at the end of the interpreter if functions of the program still run on other threads. They never end, so what they use must stay.
+bool is_left_running() noexcept;
 
 /// While it lives, this thread alone uses the loop of a rank. A thread may hold it several times. Made and destroyed with the GIL; it
 /// releases the GIL while it waits for another thread, so nobody waits for a loop with the GIL.
@@ -332,6 +352,8 @@ class call {
   const home_ptr& where() const noexcept { return where_; }
   /// A function that is measured is not charged for its waits, except for its sleeps.
   bool is_sleep = false;
+  /// The op of a call that runs functions of the program. None of them can wait for this call: it begins or ends after them.
+  const void* op = nullptr;
 
  protected:
   explicit call(home_ptr where) : where_(std::move(where)) {
@@ -406,6 +428,21 @@ std::unique_ptr<call> begin(const home_ptr& where, runtime::task<T>&& task, Conv
 inline std::unique_ptr<call> begin(const home_ptr& where, runtime::task<>&& task, std::vector<keep> keeps = {}) {
   return begin(where, std::move(task), [] { return nb::none(); }, std::move(keeps));
 }
+
+/// The op whose function this thread runs, while it lives: see `call::op`.
+class inside_op {
+ public:
+  explicit inside_op(const void* op) noexcept : before_(std::exchange(now(), op)) {}
+  inside_op(const inside_op&) = delete;
+  inside_op& operator=(const inside_op&) = delete;
+  ~inside_op() { now() = before_; }
+  /// Throws `bad_argument` if a function of `op` is to wait for a call of `op`.
+  static void check(const void* op);
+
+ private:
+  static const void*& now() noexcept;
+  const void* before_;
+};
 
 /// True while `drive` runs a step of a Python coroutine (ranks.hpp): what it awaits is a call of parley, also inside of asyncio.
 bool& is_driven() noexcept;

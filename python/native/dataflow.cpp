@@ -28,10 +28,12 @@ struct flow_state {
 };
 using state_ptr = std::shared_ptr<flow_state>;
 state_ptr new_state() {
-  return {new flow_state, [](flow_state* s) {
-            const with_gil gil;
-            delete s;
-          }};
+  const state_ptr made(new flow_state, [](flow_state* s) {
+    const with_gil gil;
+    delete s;
+  });
+  made->exceptions->op = made.get();
+  return made;
 }
 
 /// Owns the flow until nobody needs it any more. A cancelled flow ends its steps first.
@@ -104,6 +106,7 @@ class flow {
     const hold held = where_->check();
     runtime::dataflow& here = open();
     const function mine(std::move(f), "f");
+    mine.check_worker();
     std::vector<runtime::buffer_access> uses;
     const auto add = [&](const std::vector<nb::object>& all, runtime::buffer_use use, const char* what) {
       for (const nb::object& each : all) {
@@ -140,7 +143,9 @@ class flow {
   std::unique_ptr<call> ijoin() {
     const hold held = where_->check();
     static_cast<void>(open());
-    return begin(where_, join_flow(state_), flow_result{state_});
+    auto made = begin(where_, join_flow(state_), flow_result{state_});
+    made->op = state_.get();
+    return made;
   }
   void cancel() {
     const hold held = where_->check();

@@ -29,7 +29,32 @@ nb::object exception_of(const error& e) {
     facts["began_with_rank"] = first->rank;
     facts["began_with"] = first->what;
   }
-  return nb::module_::import_("parley.errors").attr("failure")(std::string(name(e.code())), e.what(), facts);
+  const std::string text = e.what();
+  const nb::object shown =
+      nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+  if (!shown.is_valid()) throw nb::python_error();
+  return nb::module_::import_("parley.errors").attr("failure")(std::string(name(e.code())), shown, facts);
+}
+
+std::string plain_text(nb::handle o) {
+  nb::object text = nb::steal(PyObject_Str(o.ptr()));
+  if (!text.is_valid() &&
+      PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) {  // PyObject_Str also looks for signals
+    PyErr_Clear();
+    text = nb::steal(PyObject_Str(o.ptr()));
+    PyErr_SetInterrupt();
+  }
+  if (!text.is_valid()) {
+    PyErr_Clear();
+    return "(its text cannot be read, because its __str__ has failed)";
+  }
+  const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  if (!bytes.is_valid()) throw nb::python_error();
+  return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
+}
+
+void pass_on_interrupt(const nb::python_error& e) {
+  if (e.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // the next look for signals raises it again
 }
 
 namespace {
@@ -66,8 +91,8 @@ error error_again(nb::handle failure, std::string text) {
 }  // namespace
 
 error error_of(nb::handle thrown) {
-  const std::string kind = nb::cast<std::string>(thrown.type().attr("__name__"));
-  std::string text = nb::cast<std::string>(nb::str(thrown));
+  const std::string kind = plain_text(thrown.type().attr("__name__"));
+  std::string text = plain_text(thrown);
   if (nb::isinstance(thrown, nb::module_::import_("parley.errors").attr("Failure")))
     return error_again(thrown, std::move(text));
   return error::in_words(errc::exception, {}, text.empty() ? kind : kind + ": " + text);
@@ -78,8 +103,14 @@ void add_errors(nb::module_&) {
     try {
       std::rethrow_exception(thrown);
     } catch (const runtime::failure& f) {
-      const nb::object made = exception_of(f.reason());
-      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
+      try {
+        const nb::object made = exception_of(f.reason());
+        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
+      } catch (nb::python_error& e) {  // such as Ctrl-C
+        e.restore();
+      }
+    } catch (const nb::cast_error&) {
+      PyErr_SetString(PyExc_TypeError, "a value does not have the type that is needed here, or a text is no UTF-8");
     }
   });
 }

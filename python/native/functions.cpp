@@ -68,8 +68,11 @@ class loans {
 
 /// Calls a plain function. With the GIL. `all`: the arrays among its words; null: there are none.
 nb::object call_plain(const function& f, nb::object words, thrown& into, const loans* all) {
+  const inside_op mine(into.op);
   try {
-    nb::object returned = f.held()(*nb::borrow<nb::tuple>(words));
+    PyObject* const made = run_program([&] { return PyObject_Call(f.held().ptr(), words.ptr(), nullptr); });
+    if (made == nullptr) throw nb::python_error();
+    nb::object returned = nb::steal(made);
     if (nb::hasattr(returned, "cr_frame")) {
       returned.attr("close")();
       runtime::raise(
@@ -88,6 +91,7 @@ nb::object call_plain(const function& f, nb::object words, thrown& into, const l
 task<> call_async(function f, thrown_ptr into, std::shared_ptr<nb::object> words, const loans* all,
                   std::shared_ptr<nb::object> result) {
   auto s = std::make_shared<script>();
+  s->op = into->op;
   {
     const with_gil gil;
     try {
@@ -123,6 +127,29 @@ task<> call_async(function f, thrown_ptr into, std::shared_ptr<nb::object> words
 
 // ---- functions
 
+namespace {
+/// True while this thread runs a plain function on behalf of a worker.
+bool& is_worker() noexcept {
+  static thread_local bool is = false;
+  return is;
+}
+struct as_worker {
+  as_worker() noexcept : before(std::exchange(is_worker(), true)) {}
+  as_worker(const as_worker&) = delete;
+  as_worker& operator=(const as_worker&) = delete;
+  ~as_worker() { is_worker() = before; }
+  bool before;
+};
+}  // namespace
+
+void function::check_worker() const {
+  if (!is_async_ && is_worker())
+    runtime::raise(
+        {errc::bad_argument, "the function " + name_of(held()) +
+                                 " would run on the worker thread of its rank, which the function that starts "
+                                 "it keeps busy; pass an `async def`, or start it on another thread"});
+}
+
 function::function(nb::object f, const char* what) : is_async_(false) {
   if (PyCallable_Check(f.ptr()) == 0)
     runtime::raise({errc::bad_argument, std::string(what) + ": an object of type " +
@@ -151,6 +178,7 @@ task<> run_function(function f, thrown_ptr into) {
   if (!f.is_async()) {
     auto step = [&f, &into] {
       const with_gil gil;
+      const as_worker mine;
       call_plain(f, nb::tuple(), *into, nullptr);
     };
     co_await runtime::compute(step);
@@ -226,6 +254,7 @@ task<> run_with_arrays(function f, thrown_ptr into, std::vector<std::uint64_t> n
   if (!f.is_async()) {
     auto step = [&] {
       const with_gil gil;
+      const as_worker mine;
       loans all(numbers, arrays);
       call_plain(f, all.take(), *into, &all);
       all.check_over(f);

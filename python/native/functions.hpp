@@ -23,6 +23,8 @@ class function {
   /// `what` names the argument in errors. Throws `bad_argument` unless `f` can be called.
   function(nb::object f, const char* what);
   bool is_async() const noexcept { return is_async_; }
+  /// Throws `bad_argument` where a plain function starts a plain function: a rank has one worker thread for them.
+  void check_worker() const;
   /// The holder of the GIL calls it.
   nb::object& held() const noexcept { return *held_; }
 
@@ -38,6 +40,7 @@ class thrown {
   runtime::error note(const nb::python_error& e);
   /// Rethrows the exception for which `why` stands; none: the call has failed for another reason.
   void rethrow(const runtime::error& why);
+  const void* op = nullptr;  ///< see `call::op`
 
  private:
   struct noted {

@@ -27,7 +27,7 @@ struct matrices {
 matrices matrices_of(nb::handle array, access how, const char* what) {
   matrices m{.memory = memory_of(array, how, what)};
   if (!nb::hasattr(array, "shape")) refuse(std::string(what) + " has no shape; pass an array, such as one of numpy");
-  const auto shape = nb::cast<std::vector<std::size_t>>(array.attr("shape"));
+  const std::vector<std::uint64_t> shape = shape_of(array, what);
   if (shape.size() != 2 && shape.size() != 3)
     refuse(std::string(what) + " is neither a matrix nor a batch of matrices");
   m.is_batched = shape.size() == 3;

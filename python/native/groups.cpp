@@ -35,7 +35,7 @@ bool truth_of(const nb::object& o) {
   if (is < 0) throw nb::python_error();
   return is != 0;
 }
-std::string text_of(const nb::object& o) { return nb::cast<std::string>(nb::str(o)); }
+std::string text_of(const nb::object& o) { return plain_text(o); }
 
 hierarchy make_hierarchy(const rank_ptr& where, const std::string& name, const rank_function& leads,
                          const rank_function& group_by, const config_list& inside, const config_list& between,

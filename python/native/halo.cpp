@@ -29,6 +29,13 @@ halo make_halo(const rank_ptr& where, const std::string& name, const std::vector
                const std::vector<bool>& periodic, const std::vector<std::uint64_t>& width, const std::string& reach,
                const std::vector<rank_id>& neighbours, const config_list& configs, seconds timeout) {
   const hold held = where->check();
+  std::uint64_t places = 1;
+  for (const rank_id along : ranks) {
+    places *= along;
+    if (places > where->world_size)
+      runtime::raise({errc::bad_argument, "op " + name + ": its grid has more places than the world of " +
+                                              std::to_string(where->world_size) + " has ranks"});
+  }
   ops::halo_options o{.name = name};
   o.ranks = ranks;
   o.periodic = periodic;
@@ -52,7 +59,7 @@ ops::halo_field grid_field(const halo& h, nb::handle array, const buffer& memory
   const std::size_t dimensions = h.width.size();
   if (dimensions == 0) refuse("a halo without a grid of ranks is of a mesh; pass MeshField(array, send, receive)");
   if (!nb::hasattr(array, "shape")) refuse("it has no shape; pass an array, such as one of numpy");
-  const auto shape = nb::cast<std::vector<std::uint64_t>>(array.attr("shape"));
+  const std::vector<std::uint64_t> shape = shape_of(array, "a field");
   if (shape.size() < dimensions)
     refuse("an array of " + std::to_string(shape.size()) + " dimensions in a grid of " + std::to_string(dimensions));
   ops::halo_field f{.memory = memory.bytes, .type = message_type(memory.of)};

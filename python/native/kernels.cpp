@@ -43,12 +43,11 @@ struct key_texts {
 
 /// `{"m": 64, "dtype": "f32"}` as results files write it: `dtype=f32 m=64`.
 std::string text_of(nb::handle key, const std::string& kernel) {
-  if (nb::isinstance<nb::str>(key)) return nb::cast<std::string>(key);
+  if (nb::isinstance<nb::str>(key)) return plain_text(key);
   if (!nb::isinstance<nb::dict>(key))
     runtime::raise({errc::bad_argument, "kernel " + kernel + ": `key` returns a dict of numbers and words, or a text"});
   std::map<std::string, std::string> sorted;
-  for (const auto& [name, value] : nb::borrow<nb::dict>(key))
-    sorted[nb::cast<std::string>(nb::str(name))] = nb::cast<std::string>(nb::str(value));
+  for (const auto& [name, value] : nb::borrow<nb::dict>(key)) sorted[plain_text(name)] = plain_text(value);
   std::string all;
   for (const auto& [name, value] : sorted) all += (all.empty() ? "" : " ") + name + "=" + value;
   return all;
@@ -112,7 +111,7 @@ class kernel {
       o.device = gpu_.get();
     }
     for (const auto& [id, f] : implementations) {
-      const std::string its = nb::cast<std::string>(nb::str(id));
+      const std::string its = plain_text(id);
       if (PyCallable_Check(f.ptr()) == 0)
         runtime::raise({errc::bad_argument, "kernel " + name_ + ": the implementation " + its + " is no function"});
       o.implementations.push_back({its, [this, i = functions_.size()](words w) { run_one(functions_[i], w); }});
@@ -310,7 +309,14 @@ void add_kernels(nb::module_& m) {
           nb::arg("filename") = "")
       .def(
           "set_rotating_buffer_size",
-          [](const tunables& t, std::uint64_t mib) { t.context().set_rotating_buffer_size(mib << 20U); },
+          [](const tunables& t, std::uint64_t mib) {
+            constexpr std::uint64_t most_mib = 1U << 20U;
+            if (mib > most_mib)
+              runtime::raise({errc::bad_argument, "buffer_size: " + std::to_string(mib) + " MiB; at most " +
+                                                      std::to_string(most_mib) +
+                                                      " are possible, and a few caches' sizes suffice"});
+            t.context().set_rotating_buffer_size(mib << 20U);
+          },
           nb::arg("buffer_size"))
       .def("get_rotating_buffer_size", [](const tunables& t) { return t.context().get_rotating_buffer_size() >> 20U; })
       .def(

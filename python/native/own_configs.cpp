@@ -34,9 +34,10 @@ nb::object coroutine_of(const nb::object& returned) {
 
 error located_error_of(nb::python_error& e) {
   const error plain = error_of(e);
-  if (plain.code() != errc::exception) return plain;
+  pass_on_interrupt(e);
+  if (plain.code() != errc::exception || e.matches(PyExc_KeyboardInterrupt)) return plain;
   const nb::object place = nb::module_::import_("parley.errors").attr("place_of")(e.traceback());
-  return error::in_words(errc::exception, {}, plain.text() + nb::cast<std::string>(place));
+  return error::in_words(errc::exception, {}, plain.text() + plain_text(place));
 }
 
 namespace {
@@ -625,6 +626,7 @@ namespace {
   try {
     std::rethrow_exception(thrown);
   } catch (nb::python_error& e) {
+    pass_on_interrupt(e);
     if (e.matches(PyExc_KeyboardInterrupt)) runtime::raise({errc::cancelled, "it was interrupted"});
     runtime::raise(located_error_of(e));
   }

@@ -47,6 +47,7 @@ using forward_run_ptr = std::shared_ptr<const forward_run>;
 class forward_stage final : public ops::pipeline_work {
  public:
   forward_stage(nb::object f, const char* what) : f_(std::move(f), what) {}
+  void check_worker() const { f_.check_worker(); }
   void begin(forward_run_ptr run) { run_ = std::move(run); }
   nb::object* object() const noexcept { return &f_.held(); }
   task<> work(std::uint64_t microbatch, std::span<std::byte> activation) override {
@@ -110,6 +111,7 @@ task<> run_forward(std::shared_ptr<ops::pipeline> op, std::shared_ptr<forward_ca
 std::unique_ptr<call> irun(pipeline& p, const std::vector<nb::object>& shapes, nb::handle stage) {
   const hold held = p.where->check();
   auto run = std::make_shared<forward_run>();
+  run->exceptions->op = p.op.get();
   auto mine = std::make_shared<forward_call>();
   run->type = p.type;
   for (const nb::object& each : shapes) {
@@ -119,17 +121,20 @@ std::unique_ptr<call> irun(pipeline& p, const std::vector<nb::object>& shapes, n
   std::vector<keep> keeps;
   tuned_stage* tuned = nullptr;
   if (nb::try_cast(stage, tuned) && tuned != nullptr) {
-    for (const auto& way : tuned->ways) way->begin(run);
+    for (const auto& way : tuned->ways) way->check_worker(), way->begin(run);
     mine->stage = tuned->tuned.get();
     keeps.push_back(kept(nb::borrow(stage)));
   } else {
     mine->own = std::make_unique<forward_stage>(nb::borrow(stage), "stage");
+    mine->own->check_worker();
     mine->own->begin(run);
     mine->stage = mine->own.get();
   }
   const auto nothing = [] { return nb::none(); };
-  return begin(p.where, run_forward(p.op, mine), run_result<decltype(nothing)>{run->exceptions, nothing},
-               std::move(keeps));
+  auto made = begin(p.where, run_forward(p.op, mine), run_result<decltype(nothing)>{run->exceptions, nothing},
+                    std::move(keeps));
+  made->op = p.op.get();
+  return made;
 }
 
 // ---- forward and backward
@@ -146,6 +151,7 @@ class training_stages final : public ops::training_work {
  public:
   training_stages(nb::object forward, nb::object backward)
       : forward_(std::move(forward), "forward"), backward_(std::move(backward), "backward") {}
+  void check_worker() const { forward_.check_worker(), backward_.check_worker(); }
   void begin(training_run_ptr run) { run_ = std::move(run); }
   std::vector<nb::object*> objects() const { return {&forward_.held(), &backward_.held()}; }
   std::uint64_t activation_bytes(std::uint32_t stage) const override {
@@ -240,23 +246,27 @@ task<ops::pipeline_report> run_training(std::shared_ptr<ops::training_pipeline> 
 std::unique_ptr<call> itrain(training_pipeline& p, nb::handle forward, nb::handle backward) {
   const hold held = p.where->check();
   auto run = std::make_shared<training_run>();
+  run->exceptions->op = p.op.get();
   run->type = p.type;
   run->shapes = p.shapes;
   auto mine = std::make_shared<training_call>();
   std::vector<keep> keeps;
   tuned_stages* tuned = nullptr;
   if (backward.is_none() && nb::try_cast(forward, tuned) && tuned != nullptr) {
-    for (const auto& way : tuned->ways) way->begin(run);
+    for (const auto& way : tuned->ways) way->check_worker(), way->begin(run);
     mine->stages = tuned->tuned.get();
     keeps.push_back(kept(nb::borrow(forward)));
   } else {
     mine->own = std::make_unique<training_stages>(nb::borrow(forward), nb::borrow(backward));
+    mine->own->check_worker();
     mine->own->begin(run);
     mine->stages = mine->own.get();
   }
   const auto report = [](const ops::pipeline_report& r) { return nb::cast(r); };
-  return begin(p.where, run_training(p.op, mine), run_result<decltype(report)>{run->exceptions, report},
-               std::move(keeps));
+  auto made =
+      begin(p.where, run_training(p.op, mine), run_result<decltype(report)>{run->exceptions, report}, std::move(keeps));
+  made->op = p.op.get();
+  return made;
 }
 
 // ---- schedules

@@ -25,6 +25,14 @@ struct real_home final : rank_home {
     if (job->gpu() != nullptr) gpu = std::make_shared<rank_gpu>(*job);
   }
   ~real_home() override {
+    if (is_left_running()) {
+      for (auto& each : abandoned) static_cast<void>(each.release());
+      static_cast<void>(job.release());
+      static_cast<void>(new auto(std::move(context)));
+      static_cast<void>(new auto(std::move(alone)));
+      static_cast<void>(new auto(std::move(gpu)));
+      return;
+    }
     alone.reset();
     // What is still under way ends with the job: its receives, for instance, that nobody has sent to.
     while (!abandoned.empty()) std::exchange(abandoned, {}).clear();
@@ -74,6 +82,10 @@ transports::bootstrap bootstrap_of(std::uint32_t rank, std::uint32_t world_size,
     const nb::object all = (*function)(nb::bytes(mine.data(), mine.size()));
     std::vector<transports::bootstrap::bytes> entries;
     for (nb::handle each : all) {
+      if (!nb::isinstance<nb::bytes>(each))
+        runtime::raise(
+            {errc::bad_argument, "all_gather of `through` returns a list with the bytes of each rank; one entry is " +
+                                     plain_text(nb::repr(each.type()))});
       const nb::bytes one = nb::cast<nb::bytes>(each);
       const auto* const at = reinterpret_cast<const std::byte*>(one.c_str());
       entries.emplace_back(at, at + one.size());
@@ -93,12 +105,10 @@ rank_ptr join(seconds timeout, bool strict, const std::string& kind, const excha
   o.kind = kind;
   choose_gpu(o, device);
   if (through) o.bootstrap = bootstrap_of(std::get<0>(*through), std::get<1>(*through), std::get<2>(*through));
-  std::unique_ptr<ops::job> made;
-  {
-    const nb::gil_scoped_release free;
-    made = std::make_unique<ops::job>(o);
-  }
-  return std::make_shared<real_home>(std::move(made));
+  std::shared_ptr<void> context;
+  auto made = std::make_shared<real_home>(join_interruptibly(o, context));
+  made->context = std::move(context);
+  return made;
 }
 
 /// Ends a function of C++ that turns the loop when a signal such as Ctrl-C comes.
@@ -294,10 +304,15 @@ namespace {
 nb::object step(script& s, const std::optional<error>& ended_with) {
   const bool before = std::exchange(is_driven(), true);
   const runtime::finally over([before] { is_driven() = before; });
+  const inside_op mine(s.op);
   s.waits_for.reset();
   if (!ended_with) {
     PyObject* yielded = nullptr;
-    const PySendResult how = PyIter_Send(s.coroutine.ptr(), Py_None, &yielded);
+    PySendResult how{};
+    run_program([&] {
+      how = PyIter_Send(s.coroutine.ptr(), Py_None, &yielded);
+      return yielded;
+    });
     if (how == PYGEN_ERROR) throw nb::python_error();
     nb::object made = nb::steal(yielded);
     if (how != PYGEN_RETURN) return made;
@@ -337,9 +352,17 @@ task<> drive(std::shared_ptr<script> s) {
         if (!is_call && (!nb::try_cast(s->waits_for, part) || part == nullptr))
           runtime::raise({errc::bad_argument,
                           "a coroutine that parley runs may await calls of parley only; for others run it in asyncio"});
+        const inside_op mine(s->op);
+        if (waits != nullptr && !waits->done()) inside_op::check(waits->op);
       } catch (nb::python_error& e) {
         s->thrown = std::current_exception();
-        runtime::raise(error_of(e));
+        const error stands_for_it = error_of(e);
+        if (program == nullptr) {
+          pass_on_interrupt(e);
+        } else if (e.matches(PyExc_KeyboardInterrupt) && !first_thrown) {
+          first_thrown = s->thrown;
+        }
+        runtime::raise(stands_for_it);
       }
     }
     if (waits != nullptr && waits->done()) co_await runtime::yield;  // the others have their turn

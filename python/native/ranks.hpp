@@ -18,8 +18,13 @@ struct rank_home : home {
   ops::rank* self;  // gone once the rank has left: call `check` before a use
   std::uint32_t id, world_size;
   std::shared_ptr<rank_gpu> gpu{};  // null: the rank has none
+  std::shared_ptr<void> context{};  // what its loop runs on
 };
 using rank_ptr = std::shared_ptr<rank_home>;
+
+/// Joins a job with a loop on a new `context`, which must outlive the job. A signal such as Ctrl-C ends the wait, and Python's exception is
+/// thrown. Needs the GIL.
+std::unique_ptr<ops::job> join_interruptibly(const ops::job_options& o, std::shared_ptr<void>& context);
 
 /// Runs a Python coroutine as a coroutine of C++: whatever it awaits is a call, or `awaited`. The first exception of Python is in
 /// `thrown`, and what the coroutine returns is in `result`.
@@ -28,6 +33,7 @@ struct script {
   nb::object waits_for;
   nb::object result;
   std::exception_ptr thrown;
+  const void* op = nullptr;  // see `call::op`
   ~script();
 };
 runtime::task<> drive(std::shared_ptr<script> s);

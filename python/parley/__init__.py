@@ -158,10 +158,16 @@ class join:  # noqa: N801: a function with an end
             awaits.end_pumps()
         if os.getpid() != self._process:
             self.parting = "in_peace"  # a child of fork is no rank
-        elif thrown is None or (isinstance(thrown, SystemExit) and thrown.code in (None, 0)):
-            self.parting = self.rank.leave()
-        else:
-            self.rank.leave_after(thrown)
+            return
+        try:
+            if thrown is None or (isinstance(thrown, SystemExit) and thrown.code in (None, 0)):
+                self.parting = self.rank.leave()
+            else:
+                self.rank.leave_after(thrown)
+        except Failure as why:
+            if why.code != "closed":
+                raise
+            self.parting = "in_peace"  # the program has called `rank.leave` itself
 
 
 def current() -> Rank:

@@ -29,11 +29,23 @@ def _article(kind: str) -> str:
     return "None" if kind == "NoneType" else f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
+def _is_unusable(kind: str) -> str:
+    return (f"was asked of {_article(kind)} that is no object of its class, or that was not made by its constructor, once; a class that inherits "
+            "calls super().__init__ with its arguments")
+
+
+# What the values of a type may be, beside what the type says.
+_rules = {r"\b(int|float)\b": "numbers of ranks, tags and bytes are not negative", r"\bstr\b": "texts have a form in UTF-8",
+          r"\bCallable\b": "functions can be called", r"\[": "entries have the types that are named"}
+
+
 def explained(text: str) -> str:
     """A better text for nanobind's error."""
     found = re.search(r"supported:\n\s+1\. (?:def )?(.*)\n(?s:.*)\nInvoked with types: (.*)", text)
     if found is None:
         return text
+    if found[1].startswith("(self)"):
+        return f"this attribute {_is_unusable(found[2].rpartition('.')[2])}"
     signature, types = (each.replace("collections.abc.", "").replace("parley._native.", "") for each in found.groups())
     function = ast.parse(f"def {signature}: ...").body[0]
     if not isinstance(function, ast.FunctionDef):
@@ -42,16 +54,16 @@ def explained(text: str) -> str:
     values = [each for each in positional.split(", ") if each]
     named = dict(each.split(": ", 1) for each in keywords.removesuffix(" }").split(", ") if each)
     parameters = {p.arg: p.annotation for p in function.args.args + function.args.kwonlyargs}
-    name = function.name
+    name, kind = function.name, ""
     if "self" in parameters:
         del parameters["self"]
         kind = values.pop(0).rpartition(".")[2] if values else ""
         name = kind if name == "__init__" else f"{kind}.{name}"
     takes = re.sub(r"^\w+\((self(, )?)?", "(", signature).partition(" -> ")[0]
-    return f"{name}: {_fault(parameters, len(function.args.defaults), values, named)}; the call is {name}{takes}"
+    return f"{name}: {_fault(kind, parameters, len(function.args.defaults), values, named)}; the call is {name}{takes}"
 
 
-def _fault(parameters: dict[str, ast.expr | None], defaults: int, values: list[str], named: dict[str, str]) -> str:
+def _fault(kind: str, parameters: dict[str, ast.expr | None], defaults: int, values: list[str], named: dict[str, str]) -> str:
     names = list(parameters)
     if len(values) > len(names):
         return f"{len(values)} arguments are too many"
@@ -69,6 +81,10 @@ def _fault(parameters: dict[str, ast.expr | None], defaults: int, values: list[s
         taken = parameters[word]
         if taken is not None and not _fits(kind, taken):
             return f"`{word}` takes {ast.unparse(taken)}, not {_article(kind)}"
-    doubtful = [w for w in given if (taken := parameters[w]) is not None and re.search(r"\b(int|float)\b|\[", ast.unparse(taken))]
-    return (f"the value of {' or '.join(f'`{w}`' for w in doubtful)} does not fit: numbers of ranks, tags and bytes are not negative, and "
-            "entries have the types that are named")
+    doubtful = {word: ast.unparse(taken) for word in given if (taken := parameters[word]) is not None}
+    rules = {rule: [word for word, taken in doubtful.items() if re.search(pattern, taken)] for pattern, rule in _rules.items()}
+    words = [word for word in doubtful if any(word in each for each in rules.values())]
+    if not words:
+        return _is_unusable(kind)
+    return (f"the value of {' or '.join(f'`{word}`' for word in words)} does not fit: "
+            f"{', and '.join(rule for rule, each in rules.items() if each)}")

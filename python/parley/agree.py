@@ -67,6 +67,8 @@ class Agreement:
     """All ranks of `ranks` (default: all of the job) make one, with equal names. The first one leads."""
 
     def __init__(self, rank: _native.Rank, name: str, *, ranks: Sequence[int] = (), patience: float = 30.0) -> None:
+        if isinstance(patience, bool) or not isinstance(patience, (int, float)) or not patience > 0:
+            raise BadArgument(f"{name}: patience is a number of seconds above 0, not {patience!r}")
         self._rank, self._name, self._patience = rank, name, patience
         self._members = list(ranks) or list(range(rank.world_size))
         self._leader = self._members[0]
@@ -135,7 +137,10 @@ class Agreement:
             return
         if times is None and cached is None:
             raise BadArgument(f"{self._name}, key {key}: pass the times that were measured, or what is cached; a rank with neither calls skip")
-        measured = None if times is None else {str(candidate): float(seconds) for candidate, seconds in times.items()}
+        try:
+            measured = None if times is None else {str(candidate): float(seconds) for candidate, seconds in times.items()}
+        except (AttributeError, TypeError, ValueError) as why:
+            raise BadArgument(f"{self._name}, key {key}: times are seconds by candidate, as in {{'tile=64': 1.2e-3}}: {why}") from None
         self._asked += 1
         tag = self._asked
         await self._say(key, {"times": measured, "cached": cached}, tag)
