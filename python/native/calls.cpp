@@ -115,7 +115,9 @@ hold::hold(const home& h) : of_(&h) {
 }
 
 hold::~hold() {
-  if (of_ != nullptr && --of_->times_ == 0) of_->unlock();
+  if (of_ == nullptr || --of_->times_ != 0) return;
+  of_->wake_sleepers();
+  of_->unlock();
 }
 
 // The thread that has the lock may sleep in the loop, so it is woken.
@@ -133,6 +135,16 @@ bool home::lock_among_others() const {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return false;
+}
+
+// Whoever turns the loop leaves it unarmed, and then its descriptor does not become readable by itself.
+void home::wake_sleepers() const noexcept {
+  if (sleepers.empty() || turns() == armed_at_) return;
+  try {
+    std::erase_if(sleepers, [](const nb::object& each) { return nb::cast<bool>(each.attr("is_closed")()); });
+  } catch (...) {  // NOLINT(bugprone-empty-catch): then it is woken in vain
+  }
+  if (!sleepers.empty()) loop.post([] {});
 }
 
 void home::unlock() const noexcept {
@@ -289,9 +301,10 @@ bool home::ends_at_once(const std::function<bool()>& is_over) {
 }
 
 // The event loop gets its turn after `slice_ns`, and at once when a function of the program was called.
-bool home::attend(bool spins) {
+bool home::attend(bool spins, nb::handle asyncio_loop) {
   constexpr std::int64_t slice_ns = 20'000;
   is_armed = has_told = false;
+  wakes_up(asyncio_loop);
   const std::int64_t began = loop.precise_now();
   for (std::int64_t now = began; now - began < slice_ns; now = loop.precise_now()) {
     const bool any = now == began ? loop.catch_up() : loop.turn();
@@ -307,7 +320,11 @@ bool home::attend(bool spins) {
     if (idle_since_ == 0) idle_since_ = now;
     if (spins && has_own_core() && now - idle_since_ < attend_spin_.ns) continue;
     is_armed = arm();
-    if (is_armed) attend_spin_.give_up();
+    if (is_armed) {
+      attend_spin_.give_up();
+      armed_at_ = turns();
+      if (!asyncio_loop.is_none()) sleepers.push_back(nb::borrow(asyncio_loop));
+    }
     if (is_armed || has_told) return is_armed;
   }
   return false;
@@ -322,6 +339,7 @@ void tell_event_loop(const home_ptr& where) {
   if (its.is_none() || (its.ptr() == where->attending_loop.ptr() && !where->is_armed)) return;
   where->attending_loop = its;
   where->is_armed = false;
+  where->wakes_up(its);
   nb::module_::import_("parley._await").attr("attend")(where, its);
 }
 
@@ -479,14 +497,14 @@ void add_calls(nb::module_& m) {
   nb::class_<home>(m, "Loop", "The loop of a rank, for programs that have a loop of their own.")
       .def(
           "poll",
-          [](home& h, bool spins) {
+          [](home& h, bool spins, nb::handle asyncio_loop) {
             const hold held = h.check();
-            return h.attend(spins);
+            return h.attend(spins, asyncio_loop);
           },
-          nb::arg("spins") = false,
+          nb::arg("spins") = false, nb::arg("asyncio_loop") = nb::none(),
           "Turns for at most some microseconds. True: there is nothing to do until `fileno()` becomes readable. "
           "`spins`: first "
-          "waits a little for something to do.")
+          "waits a little for something to do. `asyncio_loop`: becomes readable also when another thread has turned.")
       .def("fileno", &home::descriptor);
 
   nb::class_<call>(m, "Work", "A call under way. It keeps its buffers alive until it has ended.")
@@ -519,8 +537,10 @@ void add_calls(nb::module_& m) {
       .def(
           "__await__",
           [](nb::handle self) {
-            static PyObject* const steps = nb::module_::import_("parley._await").attr("steps").inc_ref().ptr();
-            return nb::handle(steps)(self);
+            // No static with an initializer: an import releases the GIL, and another thread would wait for the initializer with the GIL.
+            static std::atomic<PyObject*> steps;
+            if (steps == nullptr) steps = nb::module_::import_("parley._await").attr("steps").inc_ref().ptr();
+            return nb::handle(steps.load(std::memory_order_relaxed))(self);
           },
           nb::sig("def __await__(self) -> collections.abc.Generator[typing.Any, typing.Any, typing.Any]"));
 }

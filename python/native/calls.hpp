@@ -212,7 +212,10 @@ struct home {
   bool ends_at_once(const std::function<bool()>& is_over);
   /// Turns the loop as long as there is something to do, at most some microseconds. True: nothing is left to do until `descriptor` becomes
   /// readable. `spins`: the event loop has nothing better to do than to wait for a call, so this first spins for a while.
-  bool attend(bool spins);
+  bool attend(bool spins, nb::handle asyncio_loop);
+  void wakes_up(nb::handle asyncio_loop) const {
+    std::erase_if(sleepers, [&](const nb::object& each) { return each.is(asyncio_loop); });
+  }
   /// Throws `bad_argument` inside of a coroutine or function that the loop runs.
   void must_not_run_here() const;
   /// This thread does not come back.
@@ -224,10 +227,13 @@ struct home {
   nb::object attending_loop{};
   bool is_armed = false;  // it sleeps until `descriptor` becomes readable
   bool has_told = false;  // a function of the program was called since `attend` began
+  /// Loops of asyncio that sleep until `descriptor` becomes readable.
+  mutable std::vector<nb::object> sleepers{};
 
  protected:
   /// A turn; true: nothing is left to do until `descriptor` becomes readable.
   virtual bool arm() = 0;
+  virtual std::uint64_t turns() const = 0;
   /// False if ranks outnumber cores: a rank that spins takes the core from another.
   virtual bool has_own_core() const = 0;
 
@@ -235,6 +241,7 @@ struct home {
   friend class hold;
   bool lock_among_others() const;
   void unlock() const noexcept;
+  void wake_sleepers() const noexcept;
   void without_lock(const std::function<void()>& f);
   void lead(const std::function<bool()>& is_over);
   void follow();
@@ -250,6 +257,7 @@ struct home {
   std::condition_variable turned_;
   spin_time at_once_spin_{20'000}, attend_spin_{50'000};
   int at_once_ = 0;
+  std::uint64_t armed_at_ = 0;  // turns
   std::int64_t idle_since_ = 0, suspended_at_ = 0;
 };
 

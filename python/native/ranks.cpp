@@ -41,6 +41,7 @@ struct real_home final : rank_home {
     job.reset();
   }
   bool arm() override { return job->loop().poll() == runtime::reactor::readiness::armed; }
+  std::uint64_t turns() const override { return job->loop().turns_so_far(); }
   // The reactor yields only if ranks share cores.
   bool has_own_core() const override { return job->loop().statistics().yields == 0; }
   int descriptor() const override { return job->loop().native_handle(); }
@@ -64,6 +65,7 @@ struct virtual_home final : rank_home {
   bool arm() override {
     runtime::raise({errc::bad_argument, "a virtual rank has no loop of its own; await its calls"});
   }
+  std::uint64_t turns() const override { return 0; }
   bool has_own_core() const override { return false; }
   int descriptor() const override { return -1; }
 };
@@ -147,6 +149,7 @@ void interruptible(rank_home& r, F&& f) {
   r.has_left = true;
   r.let_go();
   r.attending_loop.reset();
+  r.sleepers.clear();
   if (is_interrupted) throw nb::python_error();
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ class _Pump:
 
     def run(self) -> None:
         self.is_due = False
-        if not self.has_ended and not self.rank_loop.poll(self.awaited > 0):
+        if not self.has_ended and not self.rank_loop.poll(self.awaited > 0, self.loop):
             self.kick()  # otherwise the reader says when there is more to do
 
     def end(self) -> None:
@@ -46,8 +47,8 @@ def attend(rank_loop: _native.Loop, loop: asyncio.AbstractEventLoop) -> _Pump:
     key = (rank_loop.fileno(), id(loop))
     found = _pumps.get(key)
     if found is None or found.loop.is_closed() or found.loop is not loop:
-        for old in [k for k, p in _pumps.items() if p.loop.is_closed()]:
-            del _pumps[old]
+        for old in [k for k, p in list(_pumps.items()) if p.loop.is_closed()]:
+            _pumps.pop(old, None)
         found = _pumps[key] = _Pump(rank_loop, loop)
     found.kick()
     return found
@@ -55,7 +56,7 @@ def attend(rank_loop: _native.Loop, loop: asyncio.AbstractEventLoop) -> _Pump:
 
 def end_pumps() -> None:
     """The rank of this process leaves."""
-    for pump in _pumps.values():
+    for pump in list(_pumps.values()):
         pump.end()
     _pumps.clear()
 
@@ -64,6 +65,16 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
     events = sys.modules.get("asyncio.events")
     found: asyncio.AbstractEventLoop | None = None if events is None else events._get_running_loop()
     return found
+
+
+def _settle(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
+def _settle_from_afar(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(_settle, ended)
 
 
 def steps(work: _native.Work) -> Generator[Any, None, Any]:
@@ -76,7 +87,9 @@ def steps(work: _native.Work) -> Generator[Any, None, Any]:
             yield  # asyncio's other callbacks have their turn
         else:
             ended: asyncio.Future[None] = loop.create_future()
-            work.on_end(lambda: None if ended.done() else ended.set_result(None))
+            own = get_ident()
+            # Another thread may drive the rank's loop, and then asyncio may sleep.
+            work.on_end(lambda: _settle(ended) if get_ident() == own else _settle_from_afar(loop, ended))
             pump = attend(work.loop, loop)
             pump.awaited += 1
             try:

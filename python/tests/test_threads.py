@@ -133,3 +133,34 @@ raise SystemExit(status)
 """)
     ended_well(made)
     assert made.stdout.count("'closed']") == 2, made.stdout + made.stderr
+
+
+def test_asyncio_wakes_up_when_another_thread_has_driven_the_loop(job: Job) -> None:
+    ended_well(job("""
+import asyncio, threading, time
+import parley
+
+def main(rank):
+    p = parley.P2P(rank, "p")
+    peer = 1 - rank.id
+
+    async def go(tag):
+        for i in range(30):
+            if rank.id == 1:
+                await asyncio.sleep(0.01)
+            mine, theirs = bytes([i]), bytearray(1)
+            await p.start([p.isend(mine, to=peer, tag=tag), p.irecv(theirs, source=peer, tag=tag)])
+            assert theirs == mine
+
+    def waits():
+        p.exchange([p.isend(b"x", to=peer, tag=9), p.irecv(bytearray(1), source=peer, tag=9)])
+
+    for debug in (False, True):
+        beside = [threading.Thread(target=lambda t=t: asyncio.run(go(t), debug=debug)) for t in (1, 2)]
+        beside.append(threading.Thread(target=waits if rank.id == 0 else lambda: (time.sleep(0.5), waits())))
+        [t.start() for t in beside]
+        asyncio.run(go(0), debug=debug)
+        [t.join() for t in beside]
+
+raise SystemExit(parley.run(main))
+"""))
