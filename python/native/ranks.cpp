@@ -136,6 +136,7 @@ class signal_watch final : runtime::timer {
 /// Without the GIL. Throws Python's exception if a signal comes.
 template <class F>
 void interruptible(rank_home& r, F&& f) {
+  r.tidy();
   bool is_interrupted = false;
   {
     const nb::gil_scoped_release free;
@@ -254,7 +255,7 @@ task<> run_virtual_rank(ops::rank& self) {
   for (const auto& end : std::exchange(where->at_end, {})) end();
   where->has_left = true;
   if (!thrown) co_return;
-  if (s->thrown && !first_thrown) first_thrown = s->thrown;
+  if (const auto own = std::exchange(s->thrown, nullptr); own && !first_thrown) first_thrown = own;
   std::rethrow_exception(thrown);
 }
 
@@ -293,8 +294,22 @@ int simulate(nb::object main, std::uint32_t ranks, std::uint64_t seed, const std
 
 }  // namespace
 
+namespace {
+/// Shows an exception that nobody has asked for, as Python does. Errors of parley are also those of other calls, or of this coroutine's end.
+void show_lost(const std::exception_ptr& thrown) noexcept {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (nb::python_error& e) {
+    const bool is_known = e.matches(PyExc_KeyboardInterrupt) || error_of(e).code() != errc::exception;
+    if (!is_known) e.discard_as_unraisable("a coroutine of `Rank.start` whose Work nobody has waited for");
+  } catch (...) {  // NOLINT(bugprone-empty-catch): an error of parley
+  }
+}
+}  // namespace
+
 script::~script() {
   const nb::gil_scoped_acquire held;
+  if (thrown) show_lost(thrown);
   waits_for.reset();
   coroutine.reset();
   result.reset();

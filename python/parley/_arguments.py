@@ -30,8 +30,8 @@ def _article(kind: str) -> str:
 
 
 def _is_unusable(kind: str) -> str:
-    return (f"was asked of {_article(kind)} that is no object of its class, or that was not made by its constructor, once; a class that inherits "
-            "calls super().__init__ with its arguments")
+    return (f"was asked of {_article(kind)} that is no object of its class, or that was not made by its constructor, once; "
+            "a class that inherits calls super().__init__ with its arguments")
 
 
 # What the values of a type may be, beside what the type says.

@@ -18,7 +18,7 @@ cp -r python/parley/. "$folder"/build/_native*.so "$folder/parley"
 ln -sf "$installed/bin/parley" "$folder/parley/bin/parley"
 
 rm -rf "$folder/found" && mkdir "$folder/found"
-if [ -n "${LEAKS:-}" ]; then leaks="detect_leaks=1:exitcode=0"; else leaks="detect_leaks=0:exitcode=86"; fi
+if [ -n "${LEAKS:-}" ]; then leaks="detect_leaks=1:exitcode=0:fast_unwind_on_malloc=0"; else leaks="detect_leaks=0:exitcode=86"; fi
 LD_LIBRARY_PATH=$("$python" -c 'import libucx, os; print(os.path.dirname(libucx.__file__))')/lib
 export LD_LIBRARY_PATH PYTHONPATH=$folder PYTHONMALLOC=malloc ASAN_OPTIONS=$leaks:log_path=$folder/found/process
 [ $# -gt 0 ] || set -- python/tests --ignore=python/tests/test_torch.py --ignore=python/tests/test_ray.py
