@@ -48,6 +48,10 @@ std::string plain_text(nb::handle o) {
     PyErr_Clear();
     return "(its text cannot be read, because its __str__ has failed)";
   }
+  Py_ssize_t size = 0;
+  if (const char* const utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size); utf8 != nullptr)
+    return {utf8, static_cast<std::size_t>(size)};
+  PyErr_Clear();
   const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
   if (!bytes.is_valid()) throw nb::python_error();
   return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
