@@ -459,7 +459,7 @@ def main(rank):
     pipe = parley.Pipeline(rank, "pipe")
     if rank.id == 0:
         def stage(microbatch, x):
-            time.sleep(0.002 * (microbatch % 3))     # late, and not always
+            time.sleep(0.01 * (microbatch % 3))      # late, and not always
         mine = stage
     else:
         def slow(microbatch, x):
@@ -473,7 +473,7 @@ def main(rank):
         decision = mine.decision(400)
         print(decision, [(e.config, e.time_ns) for e in decision.evidence])
         assert decision.config == "quick"
-        assert all(e.time_ns < 1.9e6 for e in decision.evidence), decision.evidence
+        assert all(e.time_ns < 6e6 for e in decision.evidence), decision.evidence
         print("well")
 
 raise SystemExit(parley.run(main))
