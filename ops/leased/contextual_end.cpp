@@ -530,7 +530,7 @@ void contextual_end::go_on_without(const actors::rounds::outcome& late) {
   if (!late.body.empty()) take(unpacked<contextual_verdict>(late.body), late.text + ", again and again");
   if (!undecided()) return;
   kernels_.warn(declaration_.title() + ", on rank " + std::to_string(services_.net.rank()) +
-                ": nothing is decided in this call, because " + late.text + "; the next call tunes again");
+                ": nothing is decided in this call, and the next one tunes again, because " + late.text);
   forget_undecided();
 }
 

@@ -159,6 +159,12 @@ std::string of_thunk_alone(rank_id on) {
   w.call(on);
   return w.of_rank(on);
 }
+std::string of_late_rank() {
+  two_thunks w;
+  w.call(0);
+  static_cast<void>(w.of_rank(0));
+  return w[0].kernels().warnings().back();
+}
 std::string of_thunk_with_lost_rank() {
   two_thunks w;
   w.call(0);
@@ -225,11 +231,11 @@ TEST_CASE("errors of calls without headers and of tuned thunks have exactly thes
        "bad_argument: op gradients: member 3 is outside the world of 2 or listed twice"},
       {of_declaration([](symmetric_options& op) { op.ranks = {0, 0}; }),
        "bad_argument: op gradients: member 0 is outside the world of 2 or listed twice"},
-      {of_thunk_alone(0),
-       "timeout: layer 0->1, invocation 0, on rank 0: rank 1 did not finish this invocation in time; see what holds it "
-       "up, or allow more time; rank 1 has made 0 calls of it; it is not waiting in any call; rank 0 also waits in: "
-       "call of "
-       "layer 0->1, call 0, 0 bytes: waits for rank 1 (reports on the runs of other ranks) since 1.0 s"},
+      {of_late_rank(),
+       "layer 0->1, on rank 0: nothing is decided in this call, and the next one tunes again, because rank 1 did not "
+       "finish this invocation in time; rank 1 has made 0 calls of it; it is not waiting in any call; rank 0 also "
+       "waits "
+       "in: call of layer 0->1, call 0, 0 bytes: waits for rank 1 (reports on the runs of other ranks) since 1.0 s"},
       {of_thunk_alone(1),
        "timeout: layer 0->1, invocation 0, on rank 1: rank 0, the leader, has not answered in time; rank 0 has made "
        "0 calls of it; it is not waiting in any call; rank 1 also waits in: call of layer 0->1, call 0, 0 bytes: waits "
