@@ -218,13 +218,12 @@ class Work(dist.Work):
             self._works, self._then = [], []
             self._is_over = True
             for future in self._futures:
-                self._settle(future)
+                future.set_result(None)
 
-    def _settle(self, future: Any) -> None:
+    def _outcome(self, _: Any) -> list[torch.Tensor]:
         if self._error is None:
-            future.set_result(self._results)
-        else:
-            future.set_exception(self._error if isinstance(self._error, Exception) else RuntimeError(repr(self._error)))
+            return self._results
+        raise self._error if isinstance(self._error, Exception) else RuntimeError(repr(self._error))
 
     def is_success(self) -> bool:
         return self._is_over and self._error is None
@@ -245,15 +244,18 @@ class Work(dist.Work):
         return self.source_rank()
 
     def get_future(self) -> Any:
-        """A future of the results."""
+        """A future of the results.
+
+        It follows another one, because `Future.set_exception` is an error for Python alone: DistributedDataParallel, which is C++, would
+        take the exception for tensors, and crash."""
         future: Any = torch.futures.Future(devices=sorted({t.device for t in self._results if t.is_cuda}, key=str))
         with self._lock:
             if self._is_over:
-                self._settle(future)
+                future.set_result(None)
             else:
                 self._futures.append(future)
                 self._progress.watch(self)
-        return future
+        return future.then(self._outcome)
 
 
 class _Progress(Progress):

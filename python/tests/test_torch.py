@@ -471,6 +471,29 @@ except parley.Failure as why:
     assert made.returncode != 0 and "told peer_failed 1" in made.stderr, made.stdout + made.stderr
 
 
+@pytest.mark.parametrize("ends", ["os.kill(os.getpid(), 9)", "raise ValueError('no such layer')"])
+def test_a_rank_that_ends_in_the_midst_of_data_parallel_training_is_named(tmp_path: Path, ends: str) -> None:
+    made = launched(tmp_path, f"""
+import os, torch, torch.distributed as dist, parley.torch
+
+dist.init_process_group("parley")
+me = dist.get_rank()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+try:
+    for step in range(100):
+        if me == 1 and step == 50:
+            {ends}
+        model(torch.ones(4, 64)).sum().backward()
+except Exception as why:
+    if me == 0:
+        print("step", step, "told", why, flush=True)
+        os._exit(0)
+    raise
+""")
+    assert "step 50 told" in made.stdout and "rank 1" in made.stdout, made.stdout + made.stderr
+    assert "SIGSEGV" not in made.stderr and made.returncode != 11, made.stderr
+
+
 def test_torch_finds_the_backend_by_its_name(tmp_path: Path) -> None:
     # As an installed wheel has it.
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
