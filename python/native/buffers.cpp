@@ -62,6 +62,29 @@ bool has_gaps(const nb::ndarray<nb::ro>& a) {
 
 std::string name_of(nb::handle object) { return nb::cast<std::string>(object.type().attr("__name__")); }
 
+[[noreturn]] void refuse_gaps(const char* what, access how) {
+  refuse(what, std::string("its elements do not follow each other in memory, row by row; ") +
+                   (how == access::reads ? "pass a contiguous copy of it"
+                                         : "pass contiguous memory, and copy the result from there"));
+}
+[[noreturn]] void refuse_byte_order(const char* what, nb::handle object) {
+  refuse(what, "this " + name_of(object) + " has another byte order than this machine; pass a copy in native order");
+}
+
+/// What of a tensor of torch its memory does not show.
+void check_tensor(nb::handle object, const char* what) {
+  const nb::object asks = nb::getattr(object, "requires_grad", nb::none());
+  if (asks.is_none()) return;
+  if (asks.is(nb::handle(Py_True)))
+    refuse(what, "this " + name_of(object) + " requires grad, and parley computes none; pass its detach()");
+  for (const auto& [is, resolved] : {std::pair("is_conj", "resolve_conj()"), std::pair("is_neg", "resolve_neg()")}) {
+    const nb::object ask = nb::getattr(object, is, nb::none());
+    if (!ask.is_none() && ask().is(nb::handle(Py_True)))
+      refuse(what, "this " + name_of(object) + " is a view that changes what lies in its memory (" + is + "); pass " +
+                       resolved + " of it");
+  }
+}
+
 /// Of the struct module, in native byte order and sizes.
 element element_of(const char* format) {
   if (format == nullptr) return element::u8;
@@ -122,11 +145,13 @@ buffer exported(nb::handle object, access how, const char* what) {
       PyErr_Clear();
       refuse(what, "the memory of this " + name_of(object) + " cannot be shared: " + plain_text(why.value()));
     }
-    refuse(what, "its elements do not follow each other in memory; pass a contiguous copy of it");
+    refuse_gaps(what, how);
   }
   if (has_pointers(seen.format))
     refuse(what, "this " + name_of(object) +
                      " has Python objects or pointers as elements; exchange bytes, such as those of pickle.dumps");
+  if (seen.itemsize > 1 && seen.format != nullptr && (*seen.format == '>' || *seen.format == '!'))
+    refuse_byte_order(what, object);
   if (how == access::writes && seen.readonly != 0) refuse(what, "this " + name_of(object) + " is read-only");
   return {owner, {static_cast<std::byte*>(seen.buf), static_cast<std::size_t>(seen.len)}, element_of(seen.format)};
 }
@@ -143,7 +168,7 @@ std::string why_not_shared(nb::handle object) {
 
 /// Of NumPy's `typestr`, such as `<f4`.
 element element_of_typestr(std::string_view text) {
-  if (text.size() < 3 || text.front() == '>') return element::bytes;
+  if (text.size() < 3) return element::bytes;
   text.remove_prefix(1);
   constexpr std::pair<std::string_view, element> all[] = {
       {"b1", element::boolean}, {"i1", element::i8},  {"i2", element::i16}, {"i4", element::i32},
@@ -174,10 +199,10 @@ buffer array_of_cuda(nb::handle object, access how, const char* what) {
       const auto strides = nb::cast<std::vector<std::int64_t>>(facts["strides"]);
       std::int64_t next = element_bytes;
       for (std::size_t i = shape.size(); i-- > 0; next *= shape[i])
-        if (shape[i] != 1 && strides.at(i) != next)
-          refuse(what, "its elements do not follow each other in memory; pass a contiguous copy of it");
+        if (shape[i] != 1 && strides.at(i) != next) refuse_gaps(what, how);
     }
     made.bytes = {reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(at[0])), static_cast<std::size_t>(bytes)};
+    if (type.starts_with('>')) refuse_byte_order(what, object);
     made.of = element_of_typestr(type);
   } catch (const runtime::failure&) {
     throw;
@@ -196,8 +221,7 @@ buffer array_of_cuda(nb::handle object, access how, const char* what) {
 buffer any_memory_of(nb::handle object, access how, const char* what) {
   // The buffer protocol costs a tenth of DLPack.
   if (PyObject_CheckBuffer(object.ptr()) != 0) return exported(object, how, what);
-  if (const nb::object asks = nb::getattr(object, "requires_grad", nb::none()); asks.is(nb::handle(Py_True)))
-    refuse(what, "this " + name_of(object) + " requires grad, and parley computes none; pass its detach()");
+  check_tensor(object, what);
   nb::ndarray<nb::ro> a;
   const bool has_dlpack = nb::hasattr(object, "__dlpack__");
   nb::ndarray<> writable;
@@ -220,7 +244,7 @@ buffer any_memory_of(nb::handle object, access how, const char* what) {
   // Some exporters of GPUs' arrays give other strides by DLPack.
   if (has_gaps(a) && is_cuda && nb::hasattr(object, "__cuda_array_interface__"))
     return array_of_cuda(object, how, what);
-  if (has_gaps(a)) refuse(what, "its elements do not follow each other in memory; pass a contiguous copy of it");
+  if (has_gaps(a)) refuse_gaps(what, how);
   const std::size_t bytes = a.size() * ((std::size_t{a.dtype().bits} * a.dtype().lanes + 7) / 8);
   const element of = element_of(a.dtype());
   auto* const at = const_cast<std::byte*>(static_cast<const std::byte*>(a.data()));

@@ -7,6 +7,7 @@
 #include <parley/program.hpp>
 #include <parley/runtime/finally.hpp>
 #include <parley/runtime/time/work_meter.hpp>
+#include <parley/tunable_context.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -164,7 +165,10 @@ std::string leave(rank_home& r) {
   const hold held = r.check();
   r.alone.reset();
   ops::parting how{};
-  interruptible(r, [&, &job = job_of(r)] { how = job.leave(); });
+  interruptible(r, [&, &job = job_of(r)] {
+    job.write_results();
+    how = job.leave();
+  });
   switch (how) {
     case ops::parting::in_peace: return "in_peace";
     case ops::parting::refused: return "refused";
@@ -411,11 +415,17 @@ void add_ranks(nb::module_& m) {
           "gpu",
           [](const rank_home& r) { return r.gpu ? std::optional(r.gpu->copies().device()) : std::optional<int>(); },
           "The number of its GPU; None: it has none.")
-      .def_prop_ro("warnings",
-                   [](const rank_home& r) {
-                     const hold held = r.check();
-                     return r.self->warnings();
-                   })
+      .def_prop_ro(
+          "warnings",
+          [](const rank_home& r) {
+            const hold held = r.check();
+            std::vector<std::string> all = r.self->warnings();
+            const auto& of_kernels = r.self->kernels().warnings();
+            all.insert(all.end(), of_kernels.begin(), of_kernels.end());
+            return all;
+          },
+          "What parley has warned of so far, such as configs and implementations that were left out. They are printed "
+          "when the rank leaves.")
       .def(
           "kind_of",
           [](const rank_home& r, std::uint32_t of) {

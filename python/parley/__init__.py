@@ -69,7 +69,7 @@ from ._native import (  # noqa: E402
     Work,
     tunables,
 )
-from .errors import BadArgument, Failure, PeerFailed, Timeout  # noqa: E402
+from .errors import BadArgument, Failure, PeerFailed, Timeout, place_of  # noqa: E402
 
 if TYPE_CHECKING:
     from . import autotuners as autotuners
@@ -193,7 +193,7 @@ def run(main: Main, *, timeout: float | None = None, strict: bool = False, devic
     except KeyboardInterrupt:
         raise
     except Failure as why:
-        print(f"[rank {joined.rank.id}] parley: {why}", file=sys.stderr)
+        print(f"[rank {joined.rank.id}] parley: {why}{place_of(why.__traceback__)}", file=sys.stderr)
         return 1
     except Exception:
         print(f"[rank {joined.rank.id}] parley: the program has failed:", file=sys.stderr)
@@ -207,9 +207,9 @@ def run(main: Main, *, timeout: float | None = None, strict: bool = False, devic
 def simulate(main: Callable[[Rank], Coroutine[Any, Any, None]], *, ranks: int = 2, seed: int = 1, faults: str = "none",
              strict: bool = False) -> int:
     """Runs `main(rank)`, an `async def`, on virtual ranks in this process, in virtual time: equal seeds give equal runs. `faults`: `none`;
-    `weather`: late, lost and doubled messages, and stopped ranks; `death`: a rank dies, and its coroutines are closed where they wait.
-    Returns the status that the real ranks would have; an exception
-    of the program comes out. Standard error gets the findings of the checkers of parley's protocol."""
+    `weather`: late, lost and doubled messages, and stopped ranks; `death`: `main` runs twice, and in the second run a rank dies at a moment
+    chosen by the seed; its coroutines are closed where they wait, and the others' errors about it are no failure. Returns the status that the
+    real ranks would have; an exception of the program comes out. Standard error gets the findings of the checkers of parley's protocol."""
     import inspect  # noqa: PLC0415: it takes as long as all of parley
 
     if not inspect.iscoroutinefunction(main):

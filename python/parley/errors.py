@@ -58,15 +58,19 @@ def failure(code: str, text: str, facts: dict[str, Any]) -> Failure:
     made = _of_code.get(code, Failure)(text)
     made.code = code
     for name, value in facts.items():
-        setattr(made, name, value)
+        setattr(made, name, value.strip() if isinstance(value, str) else value)
     return made
 
 
 def place_of(trace: TracebackType | None) -> str:
-    """Where an exception of the program's own function was raised, ` (program.py:12, in send)`; the extension calls this."""
-    if trace is None:
-        return ""
-    while trace.tb_next is not None:
+    """The last line of the program that an exception came through, ` (program.py:12, in send)`; the extension calls this, too."""
+    of_parley = os.path.dirname(__file__)
+    last = trace
+    while trace is not None:
+        if os.path.dirname(trace.tb_frame.f_code.co_filename) != of_parley:
+            last = trace
         trace = trace.tb_next
-    code = trace.tb_frame.f_code
-    return f" ({os.path.basename(code.co_filename)}:{trace.tb_lineno}, in {code.co_name})"
+    if last is None:
+        return ""
+    code = last.tb_frame.f_code
+    return f" ({os.path.basename(code.co_filename)}:{last.tb_lineno}, in {code.co_name})"

@@ -12,6 +12,7 @@ import parley
 
 @pytest.mark.parametrize(("make", "says"), [
     ("np.zeros((4, 4))[:, ::2]", "its elements do not follow each other in memory"),
+    ("np.zeros(4, '>f8')", "has another byte order than this machine"),
     ("b'bytes'", "is read-only"),
     ("[1, 2, 3]", "type list is no memory"),
     ("np.broadcast_to(np.zeros(1), (4,))", "its elements do not follow each other in memory"),
@@ -34,6 +35,21 @@ def main(rank):
 raise SystemExit(parley.run(main))
 """, ranks=1)
     assert made.stdout.count("refused") == 1, made.stdout + made.stderr
+
+
+def test_an_error_of_parley_that_nobody_catches_names_the_line_of_the_program(job: Job) -> None:
+    made = job("""
+import parley
+
+def exchange(p):
+    p.exchange([p.isend([1, 2], to=0)])
+
+def main(rank):
+    exchange(parley.P2P(rank, "p"))
+
+raise SystemExit(parley.run(main))
+""", ranks=1)
+    assert made.returncode == 1 and "is no memory" in made.stderr and "(program.py:5, in exchange)" in made.stderr, made.stderr
 
 
 def test_an_exception_of_one_rank_ends_the_others_with_a_cause(job: Job) -> None:

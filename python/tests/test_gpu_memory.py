@@ -92,9 +92,9 @@ def test_functions_of_own_configs_are_for_host_memory() -> None:
     with parley.join() as rank:
         words = "own config mine", "host memory"
         refused(lambda: parley.Collective(rank, "sums", configs=["star", Mine()], device="cuda"), "op sums", *words)
-        refused(lambda: parley.P2P(rank, "batches", configs=[Mine()], device="cuda"), "op batches", *words)
+        refused(lambda: parley.P2P(rank, "batches", configs=[Mine()], device="cuda"), "op batches", *words)  # type: ignore[list-item]
         # As a further config it is left out, so only the missing GPU is an error.
-        refused(lambda: parley.P2P(rank, "batches", configs=["direct", Mine()], device="cuda"), "this rank has none")
+        refused(lambda: parley.P2P(rank, "batches", configs=["direct", Mine()], device="cuda"), "this rank has none")  # type: ignore[list-item]
 
 
 def test_what_an_array_of_cuda_says_is_checked() -> None:

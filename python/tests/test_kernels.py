@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from conftest import Job
+
 import parley
 from parley import tunable
 
@@ -82,3 +84,29 @@ def test_outputs_that_are_copies_and_an_interrupted_candidate() -> None:
 def test_without_a_job_the_functions_say_so() -> None:
     with pytest.raises(RuntimeError, match="in no job"):
         tunable.enable()
+
+
+def test_an_implementation_that_is_left_out_is_named_in_the_warnings_and_at_the_end(job: Job) -> None:
+    made = job("""
+import numpy as np
+import parley
+
+def double(x, y):
+    np.multiply(x, 2, out=y)
+def wrong(x, y):
+    y[0] = 1
+def broken(x, y):
+    raise ValueError("no such card")
+
+def main(rank):
+    parley.tunable.enable()
+    parley.tunable.set_numerical_check_tolerances(True)
+    scale = parley.Kernel(rank, "scale", {"double": double, "wrong": wrong, "broken": broken}, key=lambda x, y: {"n": len(x)}, outputs=lambda x, y: y)
+    scale(np.ones(100), np.empty(100))
+    said = "".join(rank.warnings)
+    assert "wrong is left out: wrong numbers" in said and "broken is left out: it throws" in said and "no such card" in said, said
+
+raise SystemExit(parley.run(main))
+""", ranks=1)
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert "wrong is left out: wrong numbers" in made.stderr and "no such card" in made.stderr, made.stderr

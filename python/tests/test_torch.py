@@ -516,24 +516,25 @@ dist.destroy_process_group()
     assert made.returncode == 0 and made.stdout.count("well") == 2, made.stdout + made.stderr
 
 
-def test_a_tensor_that_requires_grad_is_refused_by_name(job: Job) -> None:
+def test_tensors_that_are_more_than_their_memory_are_refused_by_name(job: Job) -> None:
     made = job("""
 import parley, torch
 
 def main(rank):
     numbers = parley.P2P(rank, "numbers")
-    x = torch.zeros(4, requires_grad=True)
-    for make in (lambda: numbers.isend(x, to=0), lambda: numbers.irecv(x, source=0)):
-        try:
-            make()
-        except parley.BadArgument as why:
-            assert "this Tensor requires grad" in str(why) and "detach()" in str(why), why
-            print("told")
-    numbers.isend(x.detach(), to=0)
+    graded, turned, negated = torch.zeros(4, requires_grad=True), torch.zeros(4, dtype=torch.complex64).conj(), torch._neg_view(torch.ones(4))
+    for x, says in (graded, "requires grad, and parley computes none; pass its detach()"), (turned, "pass resolve_conj()"), (negated, "(is_neg)"):
+        for make in (lambda: numbers.isend(x, to=0), lambda: numbers.irecv(x, source=0)):
+            try:
+                make()
+            except parley.BadArgument as why:
+                assert says in str(why), why
+                print("told")
+    numbers.isend(graded.detach(), to=0)
 
 raise SystemExit(parley.run(main))
 """, ranks=1)
-    assert made.returncode == 0 and made.stdout.count("told") == 2, made.stdout + made.stderr
+    assert made.returncode == 0 and made.stdout.count("told") == 6, made.stdout + made.stderr
 
 
 def test_what_cannot_work_is_an_error_that_says_why(tmp_path: Path) -> None:
