@@ -46,6 +46,19 @@ def escaped(text):
     return "\n".join(lines)
 
 
+headings = set()
+
+
+def heading(title, level):
+    """doxygen makes a label of its letters, blanks and digits, in lower case; functions with several signatures get numbers."""
+    text, number = title, 1
+    while (label := re.sub(r"[^a-z0-9_ ]", "", text.lower())) in headings:
+        number += 1
+        text = f"{title} ({number})"
+    headings.add(label)
+    return f"{'#' * level} {text}\n"
+
+
 def signature(node):
     words = re.sub(r"^self(, )?", "", ast.unparse(node.args))
     kind = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
@@ -58,7 +71,7 @@ def is_property(node):
 
 
 def of_function(node, title, level):
-    yield f"{'#' * level} {title}\n"
+    yield heading(title, level)
     is_value = is_property(node) and node.returns
     yield f"```python\n{node.name + ': ' + ast.unparse(node.returns) if is_value else signature(node)}\n```\n"
     text = ast.get_docstring(node)
@@ -68,7 +81,7 @@ def of_function(node, title, level):
 
 def of_class(node, title, level):
     bases = [ast.unparse(base) for base in node.bases]
-    yield f"{'#' * level} {title}\n"
+    yield heading(title, level)
     if bases:
         yield f"A {', '.join(f'`{base}`' for base in bases)}.\n"
     text = ast.get_docstring(node)
@@ -84,7 +97,7 @@ def of_class(node, title, level):
                 if ast.get_docstring(item):
                     yield escaped(ast.get_docstring(item)) + "\n"
             elif not any("setter" in ast.unparse(mark) for mark in item.decorator_list):
-                yield from of_function(item, f"{title}.{item.name}", level + 1)
+                yield from of_function(item, f"{item.name} of {title}", level + 1)
 
 
 def of_names(names, found, module, level):
@@ -111,7 +124,7 @@ def page(stub):
         if path.stem in INSIDE or path.stem.startswith("_"):
             continue
         tree = tree_of(path)
-        yield f"## parley.{path.stem}\n"
+        yield heading(f"The module parley.{path.stem}", 2)
         yield escaped(ast.get_docstring(tree) or "") + "\n"
         yield from of_names(public_names(tree), named(tree), f"parley.{path.stem}", 3)
 

@@ -35,7 +35,7 @@ contextual make_contextual(const rank_ptr& where, const std::string& name, const
   if (order == "interleaved") {
     o.order = tuning::contextual_order::interleaved;
   } else if (order != "grouped") {
-    runtime::raise({errc::bad_argument, "op " + name + ": order is one of grouped and interleaved"});
+    runtime::raise({errc::bad_argument, "op " + name + ": order is one of grouped and interleaved, and not " + order});
   }
   return {where, std::make_shared<ops::contextual>(*where->self, std::move(o))};
 }

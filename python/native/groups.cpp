@@ -116,7 +116,7 @@ ops::collective_kind kind_of(const std::string& text) {
   if (text == "all_reduce") return ops::collective_kind::all_reduce;
   if (text == "broadcast") return ops::collective_kind::broadcast;
   if (text == "all_gather") return ops::collective_kind::gather;
-  runtime::raise({errc::bad_argument, "kind is one of all_reduce, broadcast and all_gather"});
+  runtime::raise({errc::bad_argument, "kind is one of all_reduce, broadcast and all_gather, and not " + text});
 }
 
 }  // namespace

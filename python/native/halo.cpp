@@ -44,7 +44,7 @@ halo make_halo(const rank_ptr& where, const std::string& name, const std::vector
   if (reach == "corners") {
     o.reach = ops::halo_reach::corners;
   } else if (reach != "faces") {
-    runtime::raise({errc::bad_argument, "op " + name + ": reach is one of faces and corners"});
+    runtime::raise({errc::bad_argument, "op " + name + ": reach is one of faces and corners, and not " + reach});
   }
   if (!configs.empty()) o.configs = configs_of(*where, name, configs);
   o.timeout = span_of(timeout, o.timeout);

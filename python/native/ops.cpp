@@ -287,7 +287,9 @@ collective make_collective(const rank_ptr& where, const std::string& name, const
     o.kind = each;
     known = true;
   }
-  if (!known) runtime::raise({errc::bad_argument, "op " + name + ": kind is one of all_reduce, broadcast and gather"});
+  if (!known)
+    runtime::raise(
+        {errc::bad_argument, "op " + name + ": kind is one of all_reduce, broadcast and gather, and not " + kind});
   o.configs = group_configs_of(*where, name, configs);
   by.put_into(o, *where);
   o.depth = depth;

@@ -275,7 +275,7 @@ int simulate(nb::object main, std::uint32_t ranks, std::uint64_t seed, const std
   } else if (faults == "death") {
     p.what = simulation::befalls::death;
   } else if (faults != "none") {
-    runtime::raise({errc::bad_argument, "faults is one of none, weather and death"});
+    runtime::raise({errc::bad_argument, "faults is one of none, weather and death, and not " + faults});
   }
   program = &main;
   const runtime::finally over([] {
