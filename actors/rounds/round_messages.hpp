@@ -3,9 +3,9 @@
 ///
 ///     member                 leader
 ///       said(c, r)   ------->               what I have in round r of call c; repeated until the outcome arrives
-///                    <-------   outcome     the result; repeated until known, and sent to members that ask later
+///                    <-------   outcome     the result, or that the call ends without one, because a member is late; repeated until
+///                                           known, and sent to members that ask later
 ///       known        ------->
-///                    <-------   late        some member did not speak in time, so the call ends without an agreement
 ///                    <-------   question    have you reached the end of call c?
 ///       passed       ------->               the call is over here, and I had nothing to say
 ///       failed       ------->               the call has failed here, so it fails on all members

@@ -104,9 +104,9 @@ std::optional<error> rounds::failure_of(std::uint64_t call) const {
   return at == failed_.end() || at->second.late ? std::nullopt : std::optional(at->second.why);
 }
 
-std::optional<std::string> rounds::lateness_of(std::uint64_t call) const {
+bool rounds::was_late(std::uint64_t call) const {
   const auto at = failed_.find(call);
-  return at == failed_.end() || !at->second.late ? std::nullopt : std::optional(at->second.why.text());
+  return at != failed_.end() && at->second.late;
 }
 
 /// Of a call in `failed_`.
@@ -247,21 +247,25 @@ rounds::outcome rounds::conclude_late(std::uint64_t call, std::uint32_t round, c
   return {outcome::kind::late, std::move(known), why.text()};
 }
 
+bool rounds::has_said(std::size_t member, std::uint64_t call, std::uint32_t round) const {
+  const round_said& m = said_[member];
+  return m.what == round_said::kind::said && m.call == call && m.round == round;
+}
+
 bool rounds::has_spoken(std::size_t member, std::uint64_t call, std::uint32_t round) const {
   const round_said& m = said_[member];
   return members_[member] == leader_ || (m.what == round_said::kind::passed && m.call >= call) ||
-         (m.what == round_said::kind::said && m.call == call && m.round == round);
+         has_said(member, call, round);
 }
 
 std::vector<round_body> rounds::bodies_of(std::uint64_t call, std::uint32_t round, const round_body& mine,
                                           std::vector<rank_id>& others) const {
   std::vector<round_body> bodies;
   for (std::size_t i = 0; i < members_.size(); ++i) {
-    const round_said& m = said_[i];
     if (members_[i] == leader_) {
       bodies.push_back(mine);
-    } else if (m.what == round_said::kind::said && m.call == call && m.round == round) {
-      bodies.push_back(m.body);
+    } else if (has_said(i, call, round)) {
+      bodies.push_back(said_[i].body);
     } else {
       others.push_back(members_[i]);
     }

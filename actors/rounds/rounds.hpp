@@ -50,9 +50,8 @@ class rounds {
   };
   struct outcome {
     enum class kind : std::uint8_t { agreed, apart, late } what = kind::agreed;
-    round_body body;
-    std::string text;  ///< for `apart`: the ranks that had nothing to say; for `late`: who is late, and what they do
-    /// `body` of `late`: empty, or what the leader knows, because members were late in too many calls.
+    round_body body;   ///< of `late`: empty, or what the leader knows, because members were late in too many calls
+    std::string text;  ///< of `apart`: the ranks that had nothing to say; of `late`: who is late, and what they do
   };
   enum class told : std::uint8_t { everybody, who_asks };
 
@@ -70,8 +69,8 @@ class rounds {
   void failed(std::uint64_t call, const runtime::error& why, told whom);
   /// Why this call fails, if a member has reported a failure.
   std::optional<runtime::error> failure_of(std::uint64_t call) const;
-  /// Who was late, if the leader has ended this call because of it.
-  std::optional<std::string> lateness_of(std::uint64_t call) const;
+  /// True if the leader has ended this call without an agreement, because a member was late.
+  bool was_late(std::uint64_t call) const;
   /// Ends all current and later rounds. `peer_restarted` and `fenced` replace an earlier reason, because they are more precise.
   void fail(const runtime::error& why) noexcept;
   const std::optional<runtime::error>& broken() const noexcept { return broken_; }
@@ -85,7 +84,7 @@ class rounds {
 
  private:
   static constexpr std::size_t most_failures = 16;
-  static constexpr std::size_t most_late_calls = 2;  ///< in a row
+  static constexpr std::size_t most_late_calls = 2;  ///< in a row, after which nothing is decided
   struct failed_call {
     runtime::error why;
     told whom = told::everybody;
@@ -113,6 +112,7 @@ class rounds {
                                                  time_limit t);
   void ask_if_late(time_limit& t, const std::vector<rank_id>& silent) const;
   std::string said_by(const std::vector<rank_id>& silent) const;
+  bool has_said(std::size_t member, std::uint64_t call, std::uint32_t round) const;
   bool has_spoken(std::size_t member, std::uint64_t call, std::uint32_t round) const;
   /// The bodies of those who have spoken, in the order of the members; `others` gets the other members.
   std::vector<round_body> bodies_of(std::uint64_t call, std::uint32_t round, const round_body& mine,

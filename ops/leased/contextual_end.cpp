@@ -344,7 +344,7 @@ task<> contextual_end::run(thunk f) {
 
 task<> contextual_end::tune(std::uint64_t call, bool first, thunk f) {
   if (const auto why = talk_.failure_of(call)) runtime::raise(*why);
-  const bool is_late = talk_.lateness_of(call).has_value();
+  const bool is_late = talk_.was_late(call);
   mode_ = trials_ == trials::on && !is_late ? mode::trying : mode::settled;
   for (std::uint32_t round = 0;; ++round) {
     tuning_ = !is_late && (first || round != 0);

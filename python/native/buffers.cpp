@@ -241,7 +241,7 @@ buffer any_memory_of(nb::handle object, access how, const char* what) {
   const bool is_cuda = kind == nb::device::cuda::value || kind == nb::device::cuda_managed::value;
   if (!is_host && !is_cuda)
     refuse(what, "it lies on a device that is neither the processor nor a GPU of CUDA; copy it to the host");
-  // Some exporters of GPUs' arrays give other strides by DLPack.
+  // On a GPU, arrays of CuPy without gaps were refused here. Their other description decides.
   if (has_gaps(a) && is_cuda && nb::hasattr(object, "__cuda_array_interface__"))
     return array_of_cuda(object, how, what);
   if (has_gaps(a)) refuse_gaps(what, how);
